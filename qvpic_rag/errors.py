@@ -1,0 +1,126 @@
+"""Every error this package raises on purpose, and what its message owes the reader.
+
+Each message is one sentence that names what is wrong and what to do about it. The tree::
+
+    QVPICError
+    ├── InputError                 wrong usage or input; the CLI exits with 2
+    │   ├── ConfigError            a setting is out of range, unknown, or contradicts another
+    │   ├── DocumentError          a file or text cannot be turned into pages
+    │   │   └── UndrawableError    strict rendering met a character that no font draws
+    │   ├── BankNotFoundError      no bank at this path, or a bank without pages
+    │   ├── BankMismatchError      the bank was made with another model, template, profile, dtype ...
+    │   ├── UnsupportedModelError  the architecture cannot be served; names the families that can
+    │   ├── ModelNotFoundError     the model cannot be loaded from where it was looked for
+    │   ├── TemplateError          the chat template has no position-independent page
+    │   └── ContextOverflowError   the request does not fit the model's context
+    ├── MissingDependencyError     an optional package is needed; names the extra to install
+    ├── BankError                  the store failed (disk full, no permission, locked)
+    │   ├── MissingBlockError      a block that should be stored is not
+    │   └── CorruptBlockError      stored bytes are not what was written
+    ├── CompileError               a page's KV cache came out unusable (NaN, infinity, wrong shape)
+    └── GenerationError            the model failed while answering
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BankError",
+    "BankMismatchError",
+    "BankNotFoundError",
+    "CompileError",
+    "ConfigError",
+    "ContextOverflowError",
+    "CorruptBlockError",
+    "DocumentError",
+    "GenerationError",
+    "InputError",
+    "MissingBlockError",
+    "MissingDependencyError",
+    "ModelNotFoundError",
+    "QVPICError",
+    "TemplateError",
+    "UndrawableError",
+    "UnsupportedModelError",
+]
+
+
+class QVPICError(Exception):
+    """Base of every error raised on purpose; ``exit_code`` is what the CLI returns for it."""
+
+    exit_code = 1
+
+
+class InputError(QVPICError):
+    """Wrong usage or input."""
+
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    """A setting is out of range, unknown, or contradicts another."""
+
+
+class DocumentError(InputError):
+    """A file or text cannot be turned into pages."""
+
+
+class UndrawableError(DocumentError):
+    """Strict rendering met a character that no font draws."""
+
+
+class BankNotFoundError(InputError):
+    """There is no bank at this path, or it holds no pages."""
+
+
+class BankMismatchError(InputError):
+    """The bank was made with something else than what is asked for.
+
+    Attributes
+    ----------
+    field : str
+        Name of the first differing field (``model``, ``dtype``, ``prefix``, ``profile`` ...).
+    """
+
+    def __init__(self, message: str, *, field: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class UnsupportedModelError(InputError):
+    """The architecture cannot be served; the message names the families that can."""
+
+
+class ModelNotFoundError(InputError):
+    """The model cannot be loaded from where it was looked for."""
+
+
+class TemplateError(InputError):
+    """The model's chat template gives no position-independent page."""
+
+
+class ContextOverflowError(InputError):
+    """The request does not fit the model's context or ``max_context_tokens``."""
+
+
+class MissingDependencyError(QVPICError):
+    """An optional package is needed; the message names the extra to install."""
+
+
+class BankError(QVPICError):
+    """The store failed: disk full, no permission, locked by another process."""
+
+
+class MissingBlockError(BankError):
+    """A block that should be stored is not."""
+
+
+class CorruptBlockError(BankError):
+    """Stored bytes are not what was written."""
+
+
+class CompileError(QVPICError):
+    """A page's KV cache came out unusable."""
+
+
+class GenerationError(QVPICError):
+    """The model failed while answering."""
