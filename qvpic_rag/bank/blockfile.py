@@ -1,0 +1,277 @@
+"""One block as one safetensors file: format, writing, checked reading.
+
+Layout (format version 1): the safetensors header (8 bytes of length, JSON), then the tensors ``token_ids``,
+``positions``, ``keys``, ``values`` without gaps. The header's metadata holds the format's name and version, the span and
+every field of the block's key. The header is padded with spaces so that ``keys`` start at a multiple of 64 bytes, and it
+has exactly one spelling: a reader spells what it understood and compares bytes, so nothing unusual gets past it. Any
+safetensors reader opens the files. The header is written here, and not by the safetensors package, because that one does
+not promise an order of the metadata (the same block must give the same bytes) and wants the whole file in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import xxhash
+
+from qvpic_rag.errors import BankMismatchError, CompileError, CorruptBlockError
+from qvpic_rag.records import BlockKey, KVBlock
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["BlockHeader", "Written", "check_file", "header_of", "load_block", "sync_folder", "write_temporary"]
+
+_FORMAT = "qvpic-block"
+_VERSION = 1
+_DTYPES = {"bfloat16": ("BF16", 2), "float16": ("F16", 2), "float32": ("F32", 4)}
+_ALIGNMENT = 64
+_LONGEST_HEADER = 1 << 16
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class BlockHeader:
+    """What a block file says about itself; ``shape`` is ``[layers, kv_heads, tokens, head_dim]``."""
+
+    key: BlockKey
+    span: int
+    shape: tuple[int, int, int, int]
+    axes: int
+
+    def layout(self) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
+        """Per tensor, in file order: safetensors dtype, shape, first byte and end, counted from the data's start."""
+        name, size = _DTYPES[self.key.dtype]
+        tokens = self.shape[2]
+        elements = size * self.shape[0] * self.shape[1] * tokens * self.shape[3]
+        entries: dict[str, tuple[str, tuple[int, ...], int, int]] = {}
+        begin = 0
+        for tensor, dtype, shape, nbytes in (
+            ("token_ids", "I64", (tokens,), 8 * tokens),
+            ("positions", "I64", (self.axes, tokens), 8 * self.axes * tokens),
+            ("keys", name, self.shape, elements),
+            ("values", name, self.shape, elements),
+        ):
+            entries[tensor] = (dtype, shape, begin, begin + nbytes)
+            begin += nbytes
+        return entries
+
+    def encode(self) -> bytes:
+        """The header's one spelling, its 8 bytes of length included."""
+        key = {name: str(value) for name, value in asdict(self.key).items()}
+        head: dict[str, Any] = {
+            "__metadata__": {"format": _FORMAT, "version": str(_VERSION), "span": str(self.span), **key}
+        }
+        layout = self.layout()
+        for tensor, (dtype, shape, begin, end) in layout.items():
+            head[tensor] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+        text = json.dumps(head, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+        text += b" " * (-(8 + len(text) + layout["keys"][2]) % _ALIGNMENT)
+        return len(text).to_bytes(8, "little") + text
+
+    @classmethod
+    def parse(cls, data: bytes, nbytes: int) -> BlockHeader:
+        """The header at the start of ``data``, of a file of ``nbytes`` bytes; ``CorruptBlockError`` on any damage."""
+        length = int.from_bytes(data[:8], "little")
+        raw = data[: 8 + length]
+        if len(data) < 8 or length > _LONGEST_HEADER or len(raw) < 8 + length:
+            raise CorruptBlockError("it is cut off, or not a block file")
+        try:
+            head = json.loads(raw[8:].decode("ascii"))
+            header = cls._understand(head)
+            spelled = header.encode()
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+            raise CorruptBlockError("its header is damaged") from error
+        if spelled != raw or nbytes != len(raw) + header.layout()["values"][3]:
+            raise CorruptBlockError("its header is damaged, or it is cut off")
+        return header
+
+    @classmethod
+    def _understand(cls, head: Any) -> BlockHeader:
+        meta = head["__metadata__"]
+        if meta["format"] != _FORMAT or meta["version"] != str(_VERSION):
+            raise ValueError("another format")
+        key = BlockKey(**{f.name: int(meta["dpi"]) if f.name == "dpi" else meta[f.name] for f in fields(BlockKey)})
+        layers, heads, tokens, head_dim = head["keys"]["shape"]
+        header = cls(key, int(meta["span"]), (layers, heads, tokens, head_dim), head["positions"]["shape"][0])
+        if min(*header.shape, header.axes) < 1 or header.span < 0:
+            raise ValueError("an empty tensor")
+        return header
+
+
+@dataclass(frozen=True)
+class Written:
+    """A temporary file that is complete and on the disk."""
+
+    path: Path
+    nbytes: int
+    checksum: str
+
+
+def header_of(block: KVBlock) -> BlockHeader:
+    """The header that a block gets; ``CompileError`` when its tensors do not belong together, ``BankMismatchError``
+    when they are not of its key's dtype."""
+    dtype = block.key.dtype
+    if dtype not in _DTYPES:
+        raise BankMismatchError(f"A block cannot be stored as {dtype!r}; use {', '.join(_DTYPES)}.", field="dtype")
+    for name, tensor in (("keys", block.keys), ("values", block.values)):
+        found = str(tensor.dtype).removeprefix("torch.")
+        if found != dtype:
+            raise BankMismatchError(f"The block's {name} are {found}, but its key says {dtype}.", field="dtype")
+    shape = tuple(block.keys.shape)
+    tokens, positions = tuple(block.token_ids.shape), tuple(block.positions.shape)
+    sound = len(shape) == 4 and min(shape) > 0 and tuple(block.values.shape) == shape and tokens == (shape[2],)
+    sound = sound and len(positions) == 2 and positions[0] > 0 and positions[1] == shape[2]
+    whole = {str(block.token_ids.dtype), str(block.positions.dtype)} == {"torch.int64"}
+    if not sound or not whole or type(block.span) is not int or block.span < 0:
+        raise CompileError(
+            f"The compiled block does not fit together: keys {list(shape)}, values {list(block.values.shape)}, token ids "
+            f"{list(tokens)}, positions {list(positions)} (both int64) and span {block.span!r}."
+        )
+    return BlockHeader(block.key, block.span, (shape[0], shape[1], shape[2], shape[3]), positions[0])
+
+
+def _bytes_of(tensor: torch.Tensor) -> memoryview:
+    import torch  # here, so that listing and checking a bank does not load torch
+
+    flat = tensor.detach().to("cpu").contiguous().reshape(-1)
+    return memoryview(flat.view(torch.uint8).numpy())
+
+
+def write_temporary(folder: Path, block: KVBlock) -> Written:
+    """Write a block to a new temporary file in ``folder`` and flush it to the disk.
+
+    The checksum is XXH3 (128 bit) over the whole file. It stands against accidents (torn writes, bad sectors, foreign
+    or swapped files), which a 128-bit hash of any kind catches; whoever can write the folder can also write the
+    database, so a cryptographic hash would protect no better, and it would be 20 times slower than the disk.
+
+    Raises
+    ------
+    OSError
+        As the system reports it; the temporary file is gone then.
+    """
+    header = header_of(block)
+    folder.mkdir(exist_ok=True)
+    path = folder / f".{header.key.digest[:12]}-{os.getpid()}-{secrets.token_hex(8)}.tmp"
+    hasher = xxhash.xxh3_128()
+    try:
+        with path.open("xb") as file:
+            for part in (memoryview(header.encode()), *_parts(block, header)):
+                # Hashed and written piece by piece, so that the second use finds the bytes in the processor's cache.
+                for start in range(0, len(part), _CHUNK):
+                    piece = part[start : start + _CHUNK]
+                    hasher.update(piece)
+                    file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+            nbytes = file.tell()
+    except BaseException:
+        with contextlib.suppress(OSError):  # the first failure is the one to report
+            path.unlink(missing_ok=True)
+        raise
+    return Written(path, nbytes, hasher.hexdigest())
+
+
+def _parts(block: KVBlock, header: BlockHeader) -> Iterator[memoryview]:
+    for name in header.layout():
+        yield _bytes_of(getattr(block, name))
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open_checked(path: Path, nbytes: int, checksum: str) -> int:
+    """A descriptor of the file after its size and checksum were found right.
+
+    The bytes are hashed through ``read``, although a mapping would do: a bad sector or a file cut short is an error
+    here, while touching it through a mapping kills the process.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise CorruptBlockError("it is not a file")
+        if status.st_size != nbytes:
+            raise CorruptBlockError(f"it has {status.st_size} bytes instead of {nbytes}")
+        hasher = xxhash.xxh3_128()
+        buffer = memoryview(bytearray(min(_CHUNK, max(1, nbytes))))
+        with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as file:
+            while count := file.readinto(buffer):
+                hasher.update(buffer[:count])
+        if hasher.hexdigest() != checksum:
+            raise CorruptBlockError("its checksum is not the one it was stored with")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def check_file(path: Path, nbytes: int, checksum: str) -> BlockHeader:
+    """The header of a stored block after everything about the file was found right.
+
+    Raises
+    ------
+    CorruptBlockError
+        The message is the end of a sentence about the file, without a full stop.
+    OSError
+        As the system reports it, ``FileNotFoundError`` among them.
+    """
+    descriptor = _open_checked(path, nbytes, checksum)
+    try:
+        return BlockHeader.parse(os.pread(descriptor, 8 + _LONGEST_HEADER, 0), nbytes)
+    finally:
+        os.close(descriptor)
+
+
+def load_block(path: Path, key: BlockKey, nbytes: int, checksum: str) -> KVBlock:
+    """The block in a file, checked as by :func:`check_file` and against the key that was asked for.
+
+    The tensors are views of a private mapping of the file: nothing is copied, the memory is the system's page cache,
+    and a write into a tensor changes this one mapping and never the file.
+
+    Raises
+    ------
+    BankMismatchError
+        The file holds the block of another key; names the first differing field.
+    CorruptBlockError, OSError
+        As :func:`check_file`.
+    """
+    import torch  # see _bytes_of
+
+    descriptor = _open_checked(path, nbytes, checksum)
+    try:
+        header = BlockHeader.parse(os.pread(descriptor, 8 + _LONGEST_HEADER, 0), nbytes)
+        differing = header.key.differing(key)
+        if differing:
+            field = differing[0]
+            raise BankMismatchError(
+                f"The block file {str(path)!r} holds another block: its {field} is {getattr(header.key, field)!r}, asked "
+                f"for is {getattr(key, field)!r}; run `qvpic bank verify` on the bank.",
+                field=field,
+            )
+        mapping = mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_COPY)
+    finally:
+        os.close(descriptor)
+    start = len(header.encode())
+    types = {"token_ids": torch.int64, "positions": torch.int64}
+    tensors = {}
+    for name, (_, shape, begin, end) in header.layout().items():
+        dtype = types.get(name) or getattr(torch, header.key.dtype)
+        count = (end - begin) // dtype.itemsize
+        tensors[name] = torch.frombuffer(mapping, dtype=dtype, count=count, offset=start + begin).view(shape)
+    return KVBlock(**tensors, span=header.span, key=header.key)

@@ -1,0 +1,72 @@
+"""The folder of block files: where a block lies, how a new one becomes visible, and what else is found there."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from qvpic_rag.bank.blockfile import Written, sync_folder, write_temporary
+from qvpic_rag.records import KVBlock
+
+__all__ = ["BlockFiles", "FoundFile"]
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A file below the block folder: ``digest`` is "" unless its name and place are those of a block."""
+
+    path: Path
+    digest: str
+    temporary: bool
+    nbytes: int
+    modified: float
+
+
+class BlockFiles:
+    """Block files below one folder, at ``<first two hex digits>/<digest>.safetensors``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, digest: str) -> Path:
+        """Where the block of a key digest lies. Nothing but a digest ever becomes part of a path."""
+        if not _DIGEST.fullmatch(digest):
+            raise ValueError(f"A block digest is 64 hexadecimal digits, not {digest!r}.")
+        return self.root / digest[:2] / f"{digest}{_SUFFIX}"
+
+    def write(self, block: KVBlock) -> Written:
+        """Write a block under a temporary name, in the folder where it will lie, and flush it."""
+        folder = self.path(block.key.digest).parent
+        if not folder.is_dir():
+            self.root.mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)
+            sync_folder(self.root)
+            sync_folder(self.root.parent)
+        return write_temporary(folder, block)
+
+    def publish(self, written: Written, digest: str) -> None:
+        """Give a written file its name, durably. The caller holds the database's write lock."""
+        path = self.path(digest)
+        os.replace(written.path, path)
+        sync_folder(path.parent)
+
+    def walk(self) -> Iterator[FoundFile]:
+        """Every file below the folder; files that vanish meanwhile are skipped."""
+        for folder, _, names in os.walk(self.root):
+            for name in sorted(names):
+                path = Path(folder, name)
+                try:
+                    status = path.lstat()
+                except FileNotFoundError:
+                    continue
+                digest = name.removesuffix(_SUFFIX)
+                known = bool(_DIGEST.fullmatch(digest)) and self.path(digest) == path
+                yield FoundFile(
+                    path, digest if known else "", name.endswith(".tmp"), status.st_size, status.st_mtime
+                )

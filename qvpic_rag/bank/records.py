@@ -1,0 +1,128 @@
+"""What a bank tells about its content: documents and pages as stored, statistics, and the results of upkeep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from qvpic_rag.records import Page
+
+__all__ = ["BankStats", "GcResult", "Problem", "StoredDocument", "StoredPage"]
+
+
+@dataclass(frozen=True)
+class StoredDocument:
+    """A document of the bank: ``digest`` is the one given when it was stored, ``pages`` its number of pages."""
+
+    source: str
+    digest: str
+    pages: int
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class StoredPage:
+    """A page and its id, which stays the same as long as any document holds the page and is never used again after."""
+
+    id: int
+    page: Page
+
+
+@dataclass(frozen=True)
+class BankStats:
+    """What one namespace of a bank holds.
+
+    Attributes
+    ----------
+    path, namespace : str
+        Which bank.
+    documents, pages : int
+        A page shared by several documents counts once.
+    blocks : Mapping[int, int]
+        Number of stored blocks per DPI.
+    block_bytes : Mapping[int, int]
+        Bytes of their files per DPI.
+    disk_bytes : int
+        Bytes of every file in the bank's folder: all namespaces, database, indexes and leftovers included.
+    generation : int
+        Grows with every change of the pages.
+    recipe : Mapping[str, Any]
+        The main fields of what the bank was made with.
+    """
+
+    path: str
+    namespace: str
+    documents: int
+    pages: int
+    blocks: Mapping[int, int]
+    block_bytes: Mapping[int, int]
+    disk_bytes: int
+    generation: int
+    recipe: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able fields; DPIs are strings there, as JSON wants keys to be."""
+        values = asdict(self)
+        for name in ("blocks", "block_bytes"):
+            values[name] = {str(dpi): number for dpi, number in values[name].items()}
+        return values
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is not as it should be.
+
+    Attributes
+    ----------
+    kind : str
+        ``missing``, ``corrupt``, ``mismatch`` or ``unreadable`` (a block), ``page``, ``orphan`` or ``temporary`` (a
+        leftover file), ``unknown`` (a file that is none of the bank's) or ``database``.
+    subject : str
+        Block digest, page id, path inside the bank, or "".
+    message : str
+        One sentence.
+    """
+
+    kind: str
+    subject: str
+    message: str
+
+    def to_dict(self) -> dict[str, str]:
+        """The fields by name."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class GcResult:
+    """What garbage collection removed, or would remove when ``dry_run``.
+
+    Attributes
+    ----------
+    blocks : int
+        Blocks of pages that no document holds.
+    missing : int
+        Rows of blocks whose file is gone.
+    pages : int
+        Pages that no document holds.
+    orphans : int
+        Block files without a row (their writer died before it could acknowledge them).
+    temporary : int
+        Half-written files of writers that died.
+    bytes : int
+        Bytes of all those files.
+    dry_run : bool
+        Nothing was changed.
+    """
+
+    blocks: int
+    missing: int
+    pages: int
+    orphans: int
+    temporary: int
+    bytes: int
+    dry_run: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return asdict(self)

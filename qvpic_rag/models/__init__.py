@@ -1,0 +1,211 @@
+"""Loading a model: the registry of families and the one function that every other stage gets its model from."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoImageProcessor, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers.utils import cached_file
+
+from qvpic_rag.errors import ConfigError, ModelNotFoundError, TemplateError, UnsupportedModelError
+from qvpic_rag.models.base import Checkpoint, VisionInputs, VisionLanguageModel
+from qvpic_rag.models.fingerprint import config_digest, files_digest, weight_files
+from qvpic_rag.models.glm4v import Glm4vModel
+from qvpic_rag.models.llava_onevision import LlavaOnevisionModel
+from qvpic_rag.models.llava_onevision2 import LlavaOnevision2Model
+from qvpic_rag.models.qwen_vl import QwenVLModel
+from qvpic_rag.records import stable_digest
+
+__all__ = ["DEMO_MODEL", "VisionInputs", "VisionLanguageModel", "families", "load_model"]
+
+DEMO_MODEL = Path(__file__).parent.parent / "assets" / "reader"
+"""Folder of the bundled reader, which the name ``demo`` stands for."""
+
+_FAMILIES: tuple[type[VisionLanguageModel], ...] = (Glm4vModel, QwenVLModel, LlavaOnevisionModel, LlavaOnevision2Model)
+_REMOTE_CODE = LlavaOnevision2Model.model_types
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+def families() -> tuple[str, ...]:
+    """The ``model_type`` values that can be served."""
+    return tuple(name for family in _FAMILIES for name in family.model_types)
+
+
+def load_model(
+    name: str,
+    *,
+    device: str | None = None,
+    dtype: str | None = None,
+    trust_remote_code: bool = False,
+    revision: str | None = None,
+) -> VisionLanguageModel:
+    """Load a vision-language model.
+
+    Parameters
+    ----------
+    name : str
+        ``demo``, a local folder, or a hub id.
+    device : str, optional
+        Such as ``cpu`` or ``cuda:0``; by default the first CUDA device, else the CPU.
+    dtype : str, optional
+        ``bfloat16``, ``float16`` or ``float32``; by default bfloat16 on an accelerator and float32 on a CPU.
+    trust_remote_code : bool
+        Allow code that comes with the checkpoint to run; needed by LLaVA-OneVision-2 only.
+    revision : str, optional
+        Hub branch, tag or commit.
+
+    Raises
+    ------
+    UnsupportedModelError
+        The architecture has no adapter, or its layers do not keep every token's keys.
+    ModelNotFoundError
+        Nothing loadable under this name.
+    ConfigError
+        Unknown dtype or device.
+    """
+    where = str(DEMO_MODEL) if name == "demo" else str(name)
+    target = _device(device)
+    kind = _dtype(dtype, target)
+    source: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    _check_remote_code(where, revision, trust_remote_code)
+    with _loading(name):
+        config = AutoConfig.from_pretrained(where, **source)
+    family = _family(config)
+    family.check_config(config)
+    with _loading(name):
+        auto = AutoModelForCausalLM if _only_causal(config) else AutoModelForImageTextToText
+        model, report = auto.from_pretrained(where, dtype=kind, output_loading_info=True, **source)
+        _check_complete(name, report)
+        model = model.to(target).eval()
+        tokenizer = AutoTokenizer.from_pretrained(where, **source)
+        image_processor = AutoImageProcessor.from_pretrained(where, **source)
+    checkpoint = Checkpoint(
+        model=model,
+        tokenizer=tokenizer,
+        image_processor=image_processor,
+        template=_chat_template(where, revision, tokenizer),
+        name=name,
+        revision=getattr(config, "_commit_hash", None) or "",
+        fingerprint=_fingerprint(where, config),
+    )
+    return family(checkpoint)
+
+
+def _device(device: str | None) -> torch.device:
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:  # torch asserts when it was built without CUDA
+        raise ConfigError(f"Device {device!r} cannot be used here ({error}); use device='cpu'.") from error
+
+
+def _dtype(dtype: str | None, device: torch.device) -> torch.dtype:
+    if dtype is None:
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    if dtype not in _DTYPES:
+        raise ConfigError(f"dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}.")
+    return _DTYPES[dtype]
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Turn what transformers raises while loading into one sentence."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        known = ", ".join(families())
+        if "does not recognize this architecture" in str(error) or "model type" in reason:
+            raise UnsupportedModelError(f"Model {name!r} has an unknown architecture; supported: {known}.") from error
+        raise ModelNotFoundError(
+            f"Model {name!r} cannot be loaded ({reason.rstrip('.')}); give 'demo', a folder with config.json, tokenizer "
+            "and safetensors weights, or a hub id that is reachable or already downloaded."
+        ) from error
+
+
+def _check_remote_code(where: str, revision: str | None, trusted: bool) -> None:
+    """Refuse remote code before transformers asks about it on the terminal."""
+    found = _cached_text(where, "config.json", revision)
+    if found is None:
+        return
+    try:
+        config = json.loads(found)
+    except ValueError:
+        return  # AutoConfig says what is wrong with it
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind in _REMOTE_CODE and not trusted:
+        raise UnsupportedModelError(
+            f"Model {where!r} ({kind}) brings its own Python code, which is run only if you say so: read that code, then "
+            "pass trust_remote_code=True (command line: --trust-remote-code)."
+        )
+    if isinstance(kind, str) and kind not in families():
+        raise UnsupportedModelError(f"Model {where!r} has architecture {kind!r}; supported: {', '.join(families())}.")
+
+
+def _cached_text(where: str, file: str, revision: str | None) -> str | None:
+    try:
+        path = cached_file(
+            where,
+            file,
+            revision=revision,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+            _raise_exceptions_for_gated_repo=False,
+        )
+    except (OSError, ValueError):
+        return None  # not a folder and not a hub id; AutoConfig raises the full story
+    return Path(path).read_text(encoding="utf-8") if path else None
+
+
+def _family(config: Any) -> type[VisionLanguageModel]:
+    for family in _FAMILIES:
+        if config.model_type in family.model_types:
+            return family
+    raise UnsupportedModelError(
+        f"Architecture {config.model_type!r} is not supported; supported: {', '.join(families())}."
+    )
+
+
+def _only_causal(config: Any) -> bool:
+    auto_map = getattr(config, "auto_map", None) or {}
+    return "AutoModelForCausalLM" in auto_map and "AutoModelForImageTextToText" not in auto_map
+
+
+def _check_complete(name: str, report: dict[str, Any]) -> None:
+    """Missing weights would be random numbers; transformers only logs that."""
+    missing = sorted(report.get("missing_keys") or ()) + sorted(str(m) for m in report.get("mismatched_keys") or ())
+    if missing:
+        raise ModelNotFoundError(
+            f"Model {name!r} has no usable weights for {missing[0]} and {len(missing) - 1} more; the checkpoint does not "
+            "match its config.json, download it again."
+        )
+
+
+def _chat_template(where: str, revision: str | None, tokenizer: Any) -> str:
+    """The processor's template (it knows pictures) before the tokenizer's (it may be the text model's)."""
+    jinja = _cached_text(where, "chat_template.jinja", revision)
+    if jinja is not None:
+        return jinja
+    legacy = _cached_text(where, "chat_template.json", revision)
+    if legacy is not None:
+        return str(json.loads(legacy)["chat_template"])
+    template = tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template.get("default")
+    if not isinstance(template, str):
+        raise TemplateError(f"Model {where!r} has no chat template; add a chat_template.jinja to its folder.")
+    return template
+
+
+def _fingerprint(where: str, config: Any) -> str:
+    """Architecture and weights; a hub commit stands for the weights where there is one."""
+    revision = getattr(config, "_commit_hash", None)
+    weights = revision or files_digest(weight_files(Path(where)))
+    return stable_digest({"config": config_digest(config.to_dict()), "weights": weights})

@@ -1,0 +1,94 @@
+"""Digests of weights and configuration: what makes two checkpoints the same model.
+
+Hashing gigabytes takes seconds, so each file's SHA-256 is remembered by path, size and modification time in the user's
+cache folder. Losing that memory costs time, never correctness.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qvpic_rag.records import stable_digest
+
+__all__ = ["config_digest", "files_digest", "weight_files"]
+
+_log = logging.getLogger(__name__)
+
+# Bookkeeping that changes without the model changing.
+_VOLATILE = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "_commit_hash", "_attn_implementation")
+
+
+def _memory_path() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "qvpic-rag" / "digests.json"
+
+
+def _remembered() -> dict[str, str]:
+    try:
+        memory = json.loads(_memory_path().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return memory if isinstance(memory, dict) else {}
+
+
+def _remember(memory: dict[str, str]) -> None:
+    path = _memory_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(memory, file)
+        os.replace(temporary, path)
+    except OSError as error:
+        _log.debug("file digests are not remembered: %s", error)
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        if hasattr(hashlib, "file_digest"):
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        digest = hashlib.sha256()
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+        return digest.hexdigest()
+
+
+def files_digest(paths: Sequence[Path]) -> str:
+    """SHA-256 (hex) over the names and contents of files, in name order; each file's hash is remembered."""
+    memory, parts, changed = _remembered(), {}, False
+    for path in sorted(paths, key=lambda p: p.name):
+        real = path.resolve()
+        status = real.stat()
+        tag = f"{real}|{status.st_size}|{status.st_mtime_ns}"
+        if tag not in memory:
+            memory[tag] = _hash_file(real)
+            changed = True
+        parts[path.name] = memory[tag]
+    if changed:
+        _remember(memory)
+    return stable_digest(parts)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a checkpoint folder, in name order."""
+    return sorted(folder.glob("*.safetensors"))
+
+
+def _without_volatile(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _without_volatile(v) for k, v in value.items() if k not in _VOLATILE}
+    if isinstance(value, list | tuple):
+        return [_without_volatile(v) for v in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of a configuration, without the keys that change while the model does not."""
+    return stable_digest(_without_volatile(config))

@@ -1,0 +1,53 @@
+"""LLaVA-OneVision-2 (``llava_onevision2``): a patch-grid encoder over a Qwen3 decoder with plain positions.
+
+Its modelling code comes with the checkpoint (remote code), so it is loaded only with ``trust_remote_code=True``. The
+encoder wants each patch's position, which the remote processor would compute; that processor needs video packages, so
+the positions are computed here from the grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from qvpic_rag.models.base import VisionInputs, VisionLanguageModel
+
+__all__ = ["LlavaOnevision2Model"]
+
+
+def _patch_positions(grid: Tensor, merge: int) -> Tensor:
+    """``(t, h, w)`` of every patch, int64 ``[patches, 3]``, in the order of merged blocks that the encoder expects."""
+    parts = []
+    for t, h, w in grid.tolist():
+        rows = torch.cartesian_prod(torch.arange(t), torch.arange(h), torch.arange(w))
+        blocks = torch.arange(t * h * w).view(t, h // merge, merge, w // merge, merge).permute(0, 1, 3, 2, 4)
+        parts.append(rows[blocks.reshape(-1)])
+    return torch.cat(parts)
+
+
+class LlavaOnevision2Model(VisionLanguageModel):
+    """LLaVA-OneVision-2's remote code behind the common interface."""
+
+    model_types = ("llava_onevision2",)
+    axes = 1
+
+    def encode_images(self, images: Sequence[Image.Image], *, together: bool) -> VisionInputs:
+        """Patches of all pictures follow one another; the grid tells them apart, so ``together`` changes nothing."""
+        features = self.image_processor(images=list(images), return_tensors="pt")
+        grid = features["image_grid_thw"]
+        merge = int(self.image_processor.merge_size)
+        return VisionInputs(
+            {
+                "pixel_values": features["pixel_values"].to(self.device, self.dtype),
+                "image_grid_thw": grid.to(self.device),
+                "patch_positions": _patch_positions(grid, merge).to(self.device),
+            },
+            tuple(int(n) // merge**2 for n in grid.prod(dim=-1)),
+        )
+
+    def positions(self, token_ids: Tensor, vision: VisionInputs | None) -> Tensor:
+        """Plain counting: a visual token advances positions by one."""
+        return torch.arange(token_ids.shape[1], device=token_ids.device).expand(1, token_ids.shape[0], -1)
