@@ -16,7 +16,7 @@ PATCH, MERGE = 4, 2
 _HIDDEN = 64
 _SECTIONS = {"glm": [2, 2, 2], "qwen2": [4, 6, 6], "qwen3_vl": [6, 5, 5]}
 _LLAVA_SIDE, _LLAVA_PATCH = 16, 8
-_PINPOINTS = [[h, w] for h in (16, 32, 48, 64) for w in (16, 32, 48, 64, 96) if h * w > 256]
+_PINPOINTS = [[h, w] for h in (16, 32, 48, 64) for w in (16, 32, 48, 64, 80) if h * w > 256]
 
 
 def rope_parameters(family: str, rope: str = "default") -> dict[str, Any]:
@@ -35,7 +35,7 @@ def rope_parameters(family: str, rope: str = "default") -> dict[str, Any]:
     return parameters
 
 
-def _text(family: str, vocabulary: int, rope: str) -> dict[str, Any]:
+def _text(family: str, vocabulary: int, rope: str, ids: dict[str, int]) -> dict[str, Any]:
     # Dynamic scaling starts beyond the trained length, so that variant gets a short one.
     text: dict[str, Any] = {
         "vocab_size": vocabulary,
@@ -44,8 +44,11 @@ def _text(family: str, vocabulary: int, rope: str) -> dict[str, Any]:
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "max_position_embeddings": {"dynamic": 32, "yarn": 128}.get(rope, 4096),
+        "max_position_embeddings": {"dynamic": 16, "yarn": 128}.get(rope, 4096),
         "rope_parameters": rope_parameters(family, rope),
+        "bos_token_id": None,
+        "eos_token_id": ids["<|endoftext|>"],
+        "pad_token_id": ids["<|endoftext|>"],
     }
     if family in ("glm4v", "glm46v"):
         # head_dim is hidden_size / heads here: 24, of which 12 turn.
@@ -133,14 +136,14 @@ def family_config(
     vision: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Keyword arguments of the family's config class; ``text`` and ``vision`` replace single fields of the parts."""
-    text_fields = _text(family, vocabulary, rope) | (text or {})
+    text_fields = _text(family, vocabulary, rope, ids) | (text or {})
     vision_fields = _vision(family, text_fields["hidden_size"]) | (vision or {})
     fields: dict[str, Any] = _token_fields(family, ids)
     fields |= {"text_config": text_fields, "vision_config": vision_fields, "tie_word_embeddings": tied}
     if family == "llava_onevision":
         fields |= {
             "image_grid_pinpoints": _PINPOINTS,
-            "vision_aspect_ratio": "anyres_max_9",
+            "vision_aspect_ratio": "anyres_max_16",
             "vision_feature_layer": -1,
             "vision_feature_select_strategy": "full",
         }
@@ -182,7 +185,7 @@ def processor_config(family: str) -> dict[str, Any] | None:
         "image_token": "<image>",
         "video_token": "<video>",
         "num_image_tokens": (_LLAVA_SIDE // _LLAVA_PATCH) ** 2,
-        "vision_aspect_ratio": "anyres_max_9",
+        "vision_aspect_ratio": "anyres_max_16",
         "vision_feature_select_strategy": "full",
     }
 

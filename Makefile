@@ -1,0 +1,45 @@
+# Everything happens in .venv, which is made on first use. PYTHON chooses the interpreter it is made from.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# A CPU build of torch where the package index offers one for this version; newer ones pull gigabytes of CUDA libraries.
+TORCH := torch==2.13.0
+
+.PHONY: help demo test test-all lint clean
+
+help: ## Show this help
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(VENV)/.demo ## Ingest the bundled documents, ask three questions, compare times to first token
+	$(BIN)/qvpic demo
+
+test: $(VENV)/.test ## Run every test that is not marked slow, gpu or network
+	$(BIN)/python -m pytest
+
+test-all: $(VENV)/.test ## Run the slow tests as well
+	$(BIN)/python -m pytest -m "not gpu and not network"
+
+lint: $(VENV)/.dev ## Check formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+clean: ## Remove the virtual environment
+	rm -rf $(VENV)
+
+$(VENV)/.torch:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	@touch $@
+
+$(VENV)/.demo: pyproject.toml $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@

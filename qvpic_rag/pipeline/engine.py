@@ -1,0 +1,165 @@
+"""The wired parts of one engine: a model, its prompt parts, a renderer, an embedder and a bank that all agree."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TypeVar
+
+import numpy as np
+from PIL import Image
+
+from qvpic_rag.bank import Bank
+from qvpic_rag.compile import compile_pages, compile_text
+from qvpic_rag.embed import Embedder
+from qvpic_rag.errors import BankError
+from qvpic_rag.index import PageIndex
+from qvpic_rag.models import VisionLanguageModel
+from qvpic_rag.records import BlockKey, KVBlock, Page, Recipe
+from qvpic_rag.render import Renderer
+from qvpic_rag.template import ChatTemplate
+
+__all__ = ["CONDITIONING", "Engine", "make_recipe"]
+
+_log = logging.getLogger(__name__)
+
+CONDITIONING = "native"
+"""Pages are compiled under the model's own chat-template prefix."""
+
+_Item = TypeVar("_Item")
+
+
+def make_recipe(
+    model: VisionLanguageModel,
+    template: ChatTemplate,
+    renderer: Renderer,
+    embedder: Embedder,
+    dpis: tuple[int, int],
+) -> Recipe:
+    """What a bank of these parts is made with."""
+    return Recipe(
+        model=model.checkpoint.name,
+        revision=model.checkpoint.revision,
+        fingerprint=model.checkpoint.fingerprint,
+        dtype=str(model.dtype).removeprefix("torch."),
+        system_prompt=template.system_prompt,
+        prefix=template.digest,
+        processor=model.processor_digest,
+        profile=renderer.profile.to_dict(),
+        profile_digest=renderer.digest,
+        dpis=dpis,
+        conditioning=CONDITIONING,
+        embedder=embedder.name,
+        embedder_digest=embedder.digest,
+        dimension=embedder.dimension,
+    )
+
+
+@dataclass(eq=False)
+class Engine:
+    """See the module docstring. ``batch_size`` is the number of pages per compiling forward pass."""
+
+    model: VisionLanguageModel
+    template: ChatTemplate
+    renderer: Renderer
+    embedder: Embedder
+    bank: Bank
+    batch_size: int
+    _index: PageIndex | None = None
+    _generation: int = -1
+    _index_lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        # The prefix's own cache enters every request once; the separator's between pages, where the template has one.
+        self.prefix = self._text_block(self.template.prefix, prefix=0)
+        self.separator = (
+            self._text_block([*self.template.prefix, *self.template.separator], prefix=len(self.template.prefix))
+            if self.template.separator
+            else None
+        )
+
+    def _text_block(self, token_ids: Sequence[int], *, prefix: int) -> KVBlock:
+        key = self.bank.recipe.block_key("text", 0, self.bank.namespace)
+        return compile_text(self.model, token_ids, key, prefix=prefix)
+
+    @property
+    def low(self) -> int:
+        """Low resolution, dots per inch."""
+        return self.bank.recipe.dpis[0]
+
+    @property
+    def high(self) -> int:
+        """High resolution, dots per inch."""
+        return self.bank.recipe.dpis[1]
+
+    def key(self, page: Page, dpi: int) -> BlockKey:
+        """The key of a page's block."""
+        return self.bank.recipe.block_key(page.digest, dpi, self.bank.namespace)
+
+    def link(self, pages: Sequence[KVBlock]) -> list[KVBlock]:
+        """Prefix, pages and separators in request order; nothing for a request without pages."""
+        if not pages:
+            return []
+        linked = [self.prefix, pages[0]]
+        for block in pages[1:]:
+            if self.separator is not None:
+                linked.append(self.separator)
+            linked.append(block)
+        return linked
+
+    def compile(self, wanted: Iterable[tuple[Page, int]]) -> Iterable[KVBlock]:
+        """Render and compile ``(page, dpi)`` pairs, batching pictures of one size; yields blocks in any order."""
+        pictures = [(self.renderer.image(page, dpi), self.key(page, dpi)) for page, dpi in wanted]
+
+        def size(item: tuple[Image.Image, BlockKey]) -> tuple[int, int]:
+            return item[0].size
+
+        for _, same in groupby(sorted(pictures, key=size), key=size):
+            for batch in _batches(list(same), self.batch_size):
+                images, keys = zip(*batch, strict=True)
+                yield from compile_pages(self.model, self.template, images, keys)
+
+    def search(self, vector: np.ndarray, top_k: int) -> tuple[list[int], list[float]]:
+        """Ids and scores of the nearest pages, best first."""
+        ids, scores = self._current_index().search(vector, top_k)
+        return [int(i) for i in ids], [float(s) for s in scores]
+
+    def _current_index(self) -> PageIndex:
+        """The index of what the bank holds now; another process may have changed it since the last request."""
+        generation = self.bank.generation
+        with self._index_lock:
+            if self._index is None or self._generation != generation:
+                self._index = self._stored_index(generation) or self._rebuilt_index(generation)
+                self._generation = generation
+            return self._index
+
+    def _stored_index(self, generation: int) -> PageIndex | None:
+        if not self.bank.index_path.exists():
+            return None
+        try:
+            index, stored = PageIndex.load(self.bank.index_path)
+        except BankError as error:
+            _log.warning("the page index is rebuilt: %s", error)
+            return None
+        return index if stored == generation and index.dimension == self.embedder.dimension else None
+
+    def _rebuilt_index(self, generation: int) -> PageIndex:
+        index = PageIndex(self.embedder.dimension)
+        index.add(*self.bank.vectors())
+        try:
+            index.save(self.bank.index_path, generation)
+        except BankError as error:  # a bank that may only be read still answers
+            _log.info("the page index is kept in memory only: %s", error)
+        return index
+
+    def refresh_index(self) -> None:
+        """Bring the index up to date now, so that the next request need not."""
+        self._current_index()
+
+
+def _batches(items: list[_Item], size: int) -> Iterable[list[_Item]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

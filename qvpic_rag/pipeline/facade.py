@@ -1,0 +1,334 @@
+"""``QVPIC``: documents in, answers out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from PIL import Image
+
+from qvpic_rag.bank import Bank
+from qvpic_rag.config import GenerateConfig, RenderProfile, RequestConfig, RouteConfig, check_dpis
+from qvpic_rag.documents import Failure, read_documents
+from qvpic_rag.embed import load_embedder
+from qvpic_rag.errors import ConfigError, InputError
+from qvpic_rag.models import load_model
+from qvpic_rag.pipeline.engine import Engine, make_recipe
+from qvpic_rag.pipeline.ingest import IngestReport, Progress, ingest
+from qvpic_rag.pipeline.request import Question, answer
+from qvpic_rag.pipeline.stream import AnswerStream
+from qvpic_rag.records import Answer, Document, Message, Page, Recipe
+from qvpic_rag.render import Renderer
+from qvpic_rag.template import ChatTemplate
+
+__all__ = ["QVPIC"]
+
+_DEFAULT_DPIS = (72, 120)  # the paper's setting
+
+
+class QVPIC:
+    """Question answering over documents whose pages are precompiled KV caches.
+
+    Build one with :meth:`from_pretrained` or :meth:`open`; use it as a context manager or call :meth:`close`. One
+    object may be used from several threads; requests that need the model wait for each other.
+    """
+
+    def __init__(self, engine: Engine, request: RequestConfig, route: RouteConfig) -> None:
+        self._engine = engine
+        self._request = request
+        self._route = route
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str,
+        bank: str | os.PathLike[str],
+        *,
+        embedder: str | None = None,
+        profile: str | RenderProfile | None = None,
+        dpis: tuple[int, int] | None = None,
+        system_prompt: str | None = None,
+        top_k: int = 8,
+        alpha: float = 0.65,
+        budget: int = 4,
+        max_context_tokens: int | None = None,
+        overflow: str = "drop",
+        on_miss: str = "compile",
+        device: str | None = None,
+        dtype: str | None = None,
+        trust_remote_code: bool = False,
+        revision: str | None = None,
+        namespace: str = "default",
+        batch_size: int = 4,
+        strict: bool = False,
+    ) -> QVPIC:
+        """Load a model and open its bank, which is created where there is none.
+
+        What is None is taken from the bank where one exists, else from the defaults below.
+
+        Parameters
+        ----------
+        model : str
+            ``demo`` (the bundled reader, offline), a local folder, or a hub id.
+        bank : path
+            Folder of the bank.
+        embedder : str, optional
+            ``BAAI/bge-m3`` by default (``demo`` for the model ``demo``: all-MiniLM-L6-v2), or any folder or hub id of
+            a sentence-embedding model.
+        profile : str or RenderProfile, optional
+            How text is rendered: ``glyph`` by default (``demo`` for the model ``demo``), or a TOML file's path.
+        dpis : tuple[int, int], optional
+            Low and high resolution, dots per inch; the paper's 72 and 120 by default.
+        system_prompt : str, optional
+            Part of the prefix that pages are compiled under, so another one needs another bank.
+        top_k, max_context_tokens, overflow, on_miss
+            See :class:`~qvpic_rag.config.RequestConfig`.
+        alpha, budget
+            See :class:`~qvpic_rag.config.RouteConfig`.
+        device, dtype, trust_remote_code, revision
+            See :func:`~qvpic_rag.models.load_model`.
+        namespace : str
+            Documents of one namespace are invisible in others.
+        batch_size : int
+            Pages per compiling forward pass; lower it where memory is short.
+        strict : bool
+            Refuse documents with characters that no font draws, instead of warning.
+
+        Raises
+        ------
+        InputError
+            Its subclasses say what: an unknown model, an unsupported architecture, a setting out of range, or a bank
+            that was made with something else.
+        """
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ConfigError(f"batch_size must be a whole number from 1, not {batch_size!r}.")
+        request = RequestConfig(top_k, max_context_tokens, overflow, on_miss)
+        routing = RouteConfig(alpha, budget)
+        known = _recipe_of(bank, namespace)
+        renderer = Renderer(_profile(profile, known, model), strict=strict)
+        resolutions = check_dpis(dpis or (known.dpis if known else _DEFAULT_DPIS))
+        loaded = load_model(
+            model,
+            device=device,
+            dtype=dtype or (known.dtype if known else None),
+            trust_remote_code=trust_remote_code,
+            revision=revision or (known.revision or None if known and known.model == model else None),
+        )
+        prompt = system_prompt if system_prompt is not None or known is None else known.system_prompt
+        template = ChatTemplate(loaded, system_prompt=prompt)
+        vectors = load_embedder(
+            embedder or (known.embedder if known else ("demo" if model == "demo" else "BAAI/bge-m3")),
+            device=str(loaded.device),
+        )
+        recipe = make_recipe(loaded, template, renderer, vectors, resolutions)
+        store = Bank.create(bank, recipe, namespace=namespace)
+        return cls(Engine(loaded, template, renderer, vectors, store, batch_size), request, routing)
+
+    @classmethod
+    def open(cls, bank: str | os.PathLike[str], *, model: str | None = None, **options: Any) -> QVPIC:
+        """Open an existing bank with the model, profile and embedder that it was made with.
+
+        ``model`` gives the model's new place where it has moved; it must be the same model. ``options`` are those of
+        :meth:`from_pretrained`.
+
+        Raises
+        ------
+        BankNotFoundError
+            No bank at this path.
+        """
+        with Bank.open(bank, namespace=options.get("namespace", "default")) as store:
+            name = model or store.recipe.model
+        return cls.from_pretrained(name, bank, **options)
+
+    # ------------------------------------------------------------------ documents
+
+    def ingest(
+        self,
+        documents: str | os.PathLike[str] | Document | Iterable[str | os.PathLike[str] | Document],
+        *,
+        progress: bool | Progress = True,
+        stdin: IO[bytes] | IO[str] | None = None,
+    ) -> IngestReport:
+        """Read, render, compile and store documents.
+
+        Parameters
+        ----------
+        documents
+            Files, folders or globs (txt, md, html, csv, json, PDF), ``-`` for ``stdin``, or ``Document`` records.
+        progress : bool or callable
+            A progress bar on stderr where that is a terminal; a callable is called with pages done, pages in all and
+            the current source.
+        stdin : binary or text stream, optional
+            What ``-`` reads.
+
+        Returns
+        -------
+        IngestReport
+            What was added, replaced, left unchanged, and what failed and why. Failures do not stop the others.
+        """
+        items = [documents] if isinstance(documents, str | os.PathLike | Document) else list(documents)
+        if callable(progress):
+            return ingest(self._engine, _documents(items, stdin), progress)
+        from qvpic_rag.pipeline.progress import bar
+
+        with bar(enabled=progress) as update:
+            return ingest(self._engine, _documents(items, stdin), update)
+
+    def remove(self, source: str | os.PathLike[str]) -> bool:
+        """Remove a document by its source; False where there is none of that name.
+
+        Its pages are no longer found; their blocks are freed by :meth:`Bank.gc`.
+        """
+        return self._engine.bank.remove_document(os.fspath(source))
+
+    # ------------------------------------------------------------------ questions
+
+    def ask(
+        self,
+        question: str,
+        *,
+        top_k: int | None = None,
+        system: str | None = None,
+        history: Sequence[Message] = (),
+        **generation: Any,
+    ) -> Answer:
+        """Answer a question from the documents.
+
+        Parameters
+        ----------
+        question : str
+            Also what pages are retrieved and routed by.
+        top_k : int, optional
+            Pages retrieved, in place of the engine's setting.
+        system : str, optional
+            Instructions for this request; they stand after the pages and recompile nothing.
+        history : Sequence[Message]
+            Earlier turns, oldest first, beginning with the user's.
+        **generation
+            Fields of :class:`~qvpic_rag.config.GenerateConfig`, such as ``max_new_tokens`` or ``stop``.
+        """
+        return answer(self._engine, self._question(question, top_k, system, history, generation))
+
+    def stream(
+        self,
+        question: str,
+        *,
+        top_k: int | None = None,
+        system: str | None = None,
+        history: Sequence[Message] = (),
+        **generation: Any,
+    ) -> AnswerStream:
+        """As :meth:`ask`, but an iterator over pieces of text; its ``answer`` holds the record when it is exhausted."""
+        asked = self._question(question, top_k, system, history, generation)
+        return AnswerStream(
+            lambda on_piece, cancelled: answer(self._engine, asked, on_piece=on_piece, cancelled=cancelled)
+        )
+
+    async def aask(self, question: str, **options: Any) -> Answer:
+        """As :meth:`ask` without blocking the event loop; cancelling the task ends generation at the next token."""
+        stream = self.stream(question, **options)
+        try:
+            await asyncio.to_thread(lambda: [piece for piece in stream])
+        finally:
+            await asyncio.shield(asyncio.to_thread(stream.close))
+        return stream.answer
+
+    async def astream(self, question: str, **options: Any) -> AsyncIterator[str]:
+        """As :meth:`stream` without blocking the event loop."""
+        stream = self.stream(question, **options)
+        try:
+            while (piece := await asyncio.to_thread(next, stream, None)) is not None:
+                yield piece
+        finally:
+            await asyncio.shield(asyncio.to_thread(stream.close))
+
+    def _question(
+        self, question: str, top_k: int | None, system: str | None, history: Sequence[Message], generation: dict[str, Any]
+    ) -> Question:
+        try:
+            settings = GenerateConfig(**generation)
+        except TypeError as error:
+            known = ", ".join(GenerateConfig.__dataclass_fields__)
+            raise ConfigError(f"Unknown option for a question ({error}); the options are {known}.") from error
+        request = self._request
+        if top_k is not None:
+            request = RequestConfig(top_k, request.max_context_tokens, request.overflow, request.on_miss)
+        if not isinstance(question, str):
+            raise InputError(f"The question must be a string, not {type(question).__name__}.")
+        return Question(question, _conversation(question, system, history), request, self._route, settings)
+
+    # ------------------------------------------------------------------ what it is made of
+
+    @property
+    def bank(self) -> Bank:
+        """The store, for statistics, verification and garbage collection."""
+        return self._engine.bank
+
+    @property
+    def engine(self) -> Engine:
+        """The wired parts, for baselines and evaluation."""
+        return self._engine
+
+    def page_image(self, page: Page, dpi: int) -> Image.Image:
+        """The picture of a page as the model saw it, RGB."""
+        return self._engine.renderer.image(page, dpi)
+
+    def close(self) -> None:
+        """Close the bank."""
+        self._engine.bank.close()
+
+    def __enter__(self) -> QVPIC:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+
+def _recipe_of(bank: str | os.PathLike[str], namespace: str) -> Recipe | None:
+    if not Path(bank).exists():
+        return None
+    if Path(bank).is_dir() and not any(Path(bank).iterdir()):
+        return None
+    with Bank.open(bank, namespace=namespace) as store:
+        return store.recipe
+
+
+def _profile(profile: str | RenderProfile | None, known: Recipe | None, model: str) -> RenderProfile:
+    if isinstance(profile, RenderProfile):
+        return profile
+    if profile is not None:
+        return RenderProfile.load(profile)
+    if known is not None:
+        return RenderProfile.from_dict(known.profile)
+    return RenderProfile.load("demo" if model == "demo" else "glyph")
+
+
+def _documents(
+    items: Sequence[str | os.PathLike[str] | Document], stdin: IO[bytes] | IO[str] | None
+) -> Iterable[Document | Failure]:
+    """Records as they are, paths read; in the order given."""
+    paths: list[str | os.PathLike[str]] = []
+    for item in items:
+        if isinstance(item, Document):
+            yield from read_documents(paths, stdin=stdin) if paths else ()
+            paths = []
+            yield item
+        else:
+            paths.append(item)
+    yield from read_documents(paths, stdin=stdin) if paths else ()
+
+
+def _conversation(question: str, system: str | None, history: Sequence[Message]) -> tuple[Message, ...]:
+    """The chat turns; per-request instructions open the first user turn, where they follow the pages."""
+    turns = [*history, Message("user", question)]
+    wrong = [turn for turn in turns if turn.role not in ("user", "assistant")]
+    if wrong:
+        raise InputError(f"history holds a {wrong[0].role!r} turn; give instructions through system= instead.")
+    if turns[0].role != "user":
+        raise InputError("history must begin with a user turn.")
+    if system is not None:
+        turns[0] = Message("user", f"{system}\n\n{turns[0].content}")
+    return tuple(turns)

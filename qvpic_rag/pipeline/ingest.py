@@ -1,0 +1,149 @@
+"""Documents into the bank: lay out, render, compile both resolutions, embed, and link, a window of documents at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from qvpic_rag.documents import Failure, document_digest
+from qvpic_rag.errors import DocumentError, InputError
+from qvpic_rag.pipeline.engine import Engine
+from qvpic_rag.records import Document, Page
+
+__all__ = ["IngestReport", "Progress", "ingest"]
+
+_WINDOW = 32
+"""Pages compiled and embedded between two commits; what an interruption costs at most is embedding them again."""
+
+Progress = Callable[[int, int, str], None]
+"""Called with pages done, pages in all, and the source being worked on."""
+
+
+@dataclass(frozen=True)
+class IngestReport:
+    """What one ingest did; sources in the order in which they came.
+
+    ``pages`` counts the pages of added and replaced documents, ``compiled`` the KV blocks that had to be computed
+    (two per new page), ``seconds`` the wall time.
+    """
+
+    added: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    failed: tuple[Failure, ...] = ()
+    pages: int = 0
+    compiled: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Planned:
+    document: Document
+    digest: str
+    pages: tuple[Page, ...]
+
+
+@dataclass
+class _Tally:
+    added: list[str] = field(default_factory=list)
+    replaced: list[str] = field(default_factory=list)
+    unchanged: list[str] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    compiled: int = 0
+
+
+def ingest(engine: Engine, items: Iterable[Document | Failure], progress: Progress) -> IngestReport:
+    """Store documents; unchanged ones are skipped, changed ones replaced, unreadable ones listed.
+
+    Blocks are stored as they are compiled and documents as soon as their window is complete, so an interrupted ingest
+    continues where it stopped when it is run again.
+    """
+    start, tally = time.perf_counter(), _Tally()
+    plan = list(_plan(engine, items, tally))
+    total, done = sum(len(item.pages) for item in plan), 0
+    for window in _windows(plan):
+        progress(done, total, window[0].document.source)
+        for pages in _compile_window(engine, window, tally):
+            progress(done + pages, total, window[0].document.source)
+        _commit(engine, window, tally)
+        done += sum(len(item.pages) for item in window)
+    progress(done, total, "")
+    engine.refresh_index()
+    return IngestReport(
+        added=tuple(tally.added),
+        replaced=tuple(tally.replaced),
+        unchanged=tuple(tally.unchanged),
+        failed=tuple(tally.failed),
+        pages=total,
+        compiled=tally.compiled,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _plan(engine: Engine, items: Iterable[Document | Failure], tally: _Tally) -> Iterator[_Planned]:
+    """Lay out what is new or changed."""
+    seen: set[str] = set()
+    for item in items:
+        if isinstance(item, Failure):
+            tally.failed.append(item)
+            continue
+        if item.source in seen:
+            raise InputError(f"Two documents are named {item.source!r}; give each its own source.")
+        seen.add(item.source)
+        digest = document_digest(item)
+        if engine.bank.document_digest(item.source) == digest:
+            tally.unchanged.append(item.source)
+            continue
+        try:
+            pages = tuple(engine.renderer.pages(item.text, item.source))
+            if not pages:
+                raise DocumentError(f"{item.source} has no text; remove it or put text into it.")
+        except DocumentError as error:
+            tally.failed.append(Failure(item.source, error))
+            continue
+        yield _Planned(item, digest, pages)
+
+
+def _windows(plan: list[_Planned]) -> Iterator[list[_Planned]]:
+    window: list[_Planned] = []
+    for item in plan:
+        window.append(item)
+        if sum(len(each.pages) for each in window) >= _WINDOW:
+            yield window
+            window = []
+    if window:
+        yield window
+
+
+def _compile_window(engine: Engine, window: list[_Planned], tally: _Tally) -> Iterator[int]:
+    """Compile and store what the bank lacks; yields the number of pages done so far."""
+    pages = {page.digest: page for item in window for page in item.pages}
+    wanted = [
+        (page, dpi)
+        for page in pages.values()
+        for dpi in (engine.low, engine.high)
+        if not engine.bank.has_block(engine.key(page, dpi))
+    ]
+    step = engine.batch_size * 2
+    for at in range(0, len(wanted), step):
+        for block in engine.compile(wanted[at : at + step]):
+            engine.bank.put_block(block)
+            tally.compiled += 1
+        yield (at + step) * len(pages) // max(len(wanted) + step, 1)
+
+
+def _commit(engine: Engine, window: list[_Planned], tally: _Tally) -> None:
+    vectors = engine.embedder.encode([page.text for item in window for page in item.pages])
+    at = 0
+    for item in window:
+        known = engine.bank.document_digest(item.document.source) is not None
+        engine.bank.put_document(
+            item.document.source,
+            item.digest,
+            item.pages,
+            vectors[at : at + len(item.pages)],
+            item.document.metadata,
+        )
+        (tally.replaced if known else tally.added).append(item.document.source)
+        at += len(item.pages)

@@ -1,0 +1,225 @@
+"""One question, online: embed, search, route, load, link, prefill the question only."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from qvpic_rag.assemble import assemble
+from qvpic_rag.bank import StoredPage
+from qvpic_rag.config import GenerateConfig, RequestConfig, RouteConfig
+from qvpic_rag.errors import BankError, ContextOverflowError, CorruptBlockError, InputError, MissingBlockError
+from qvpic_rag.generate import generate, prompt
+from qvpic_rag.pipeline.engine import Engine
+from qvpic_rag.records import Answer, KVBlock, Message, Page, Route, RoutedPage, Timing, Usage
+from qvpic_rag.route import RouteDecision, route
+
+__all__ = ["Question", "answer"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked and how.
+
+    ``messages`` end with the user turn that asks; ``query`` is the text that retrieval and routing score pages
+    against (the user's own words, never a whole prompt).
+    """
+
+    query: str
+    messages: tuple[Message, ...]
+    request: RequestConfig
+    route: RouteConfig
+    generation: GenerateConfig
+
+
+class _Clock:
+    """Milliseconds per stage since the request began."""
+
+    def __init__(self) -> None:
+        self.start = self._last = time.perf_counter()
+        self.stages: dict[str, float] = {}
+
+    def lap(self, stage: str) -> None:
+        now = time.perf_counter()
+        self.stages[stage] = self.stages.get(stage, 0.0) + (now - self._last) * 1000
+        self._last = now
+
+
+@dataclass(frozen=True, eq=False)
+class _Loaded:
+    """One page of the request with its block."""
+
+    stored: StoredPage
+    score: float
+    decision: RouteDecision
+    dpi: int
+    block: KVBlock
+
+
+def answer(
+    engine: Engine,
+    question: Question,
+    *,
+    on_piece: Callable[[str], None] = lambda piece: None,
+    cancelled: threading.Event | None = None,
+) -> Answer:
+    """Answer a question from the bank; see :class:`~qvpic_rag.records.Answer`.
+
+    Raises
+    ------
+    InputError
+        Empty question.
+    ContextOverflowError
+        The request does not fit and ``overflow="error"``, or the question alone does not fit.
+    MissingBlockError
+        A page is not compiled and ``on_miss="error"``.
+    """
+    if not question.query.strip():
+        raise InputError("The question is empty; ask something.")
+    clock = _Clock()
+    vector = engine.embedder.encode([question.query], query=True)[0]
+    clock.lap("embed")
+    ids, scores = engine.search(vector, question.request.top_k)
+    pages = engine.bank.pages(ids)
+    clock.lap("search")
+    decisions = route(scores, question.route)
+    clock.lap("route")
+    loaded, compiled, note = _load(engine, question, list(zip(pages, scores, decisions, strict=True)), clock)
+    query_ids = engine.template.suffix(question.messages) if loaded else engine.template.without_pages(question.messages)
+    kept, dropped = _fit(engine, question, loaded, len(query_ids))
+    if not kept and not dropped:
+        note = "No page was retrieved; the answer is generated without documents."
+    elif not kept:
+        query_ids = engine.template.without_pages(question.messages)
+        note = "No retrieved page fits the context; the answer is generated without documents."
+    context = assemble(
+        engine.model,
+        engine.link([page.block for page in kept]),
+        query_tokens=len(query_ids),
+        new_tokens=question.generation.max_new_tokens,
+    )
+    clock.lap("assemble")
+    generated = generate(
+        engine.model, prompt(engine.model, context, query_ids), question.generation, on_piece=on_piece, cancelled=cancelled
+    )
+    end = time.perf_counter()
+    return Answer(
+        text=generated.text,
+        finish_reason=generated.finish_reason,
+        reasoning=generated.reasoning,
+        route=_route(kept, dropped, compiled, note),
+        timing=_timing(clock, generated.first_token or end, end),
+        usage=Usage(context.tokens, len(query_ids), len(generated.token_ids), context.nbytes),
+    )
+
+
+def _load(
+    engine: Engine,
+    question: Question,
+    routed: Sequence[tuple[StoredPage, float, RouteDecision]],
+    clock: _Clock,
+) -> tuple[list[_Loaded], list[str], str]:
+    """Blocks of all pages; missing and damaged ones are compiled on the spot unless the request forbids it."""
+    dpis = [engine.high if decision.promoted else engine.low for _, _, decision in routed]
+    blocks: dict[str, KVBlock] = {}
+    missing: list[tuple[Page, int]] = []
+    for (stored, _, _), dpi in zip(routed, dpis, strict=True):
+        key = engine.key(stored.page, dpi)
+        try:
+            blocks[key.digest] = engine.bank.get_block(key)
+        except (MissingBlockError, CorruptBlockError) as error:
+            if question.request.on_miss == "error":
+                raise MissingBlockError(
+                    f"Page {stored.page.number} of {stored.page.source} at {dpi} DPI is not usable ({error}); ingest the "
+                    "document again, or ask with on_miss='compile'."
+                ) from error
+            missing.append((stored.page, dpi))
+    clock.lap("load")
+    note = ""
+    if missing:
+        for block in engine.compile(missing):
+            blocks[block.key.digest] = block
+            note = _keep(engine, block) or note
+        clock.lap("compile")
+    loaded = [
+        _Loaded(stored, score, decision, dpi, blocks[engine.key(stored.page, dpi).digest])
+        for (stored, score, decision), dpi in zip(routed, dpis, strict=True)
+    ]
+    return loaded, [page.digest for page, _ in missing], note
+
+
+def _keep(engine: Engine, block: KVBlock) -> str:
+    """Store a block compiled during a request; returns what went wrong, because the answer does not depend on it."""
+    try:
+        engine.bank.put_block(block)
+    except BankError as error:
+        _log.warning("a page compiled during a request was not stored: %s", error)
+        return f"A page was compiled during the request but could not be stored: {error}"
+    return ""
+
+
+def _fit(
+    engine: Engine, question: Question, loaded: list[_Loaded], query_tokens: int
+) -> tuple[list[_Loaded], list[_Loaded]]:
+    """Pages that fit, in request order, and those left out, lowest rank first."""
+    limit = engine.model.max_context
+    if question.request.max_context_tokens is not None:
+        limit = min(limit, question.request.max_context_tokens)
+    fixed = query_tokens + question.generation.max_new_tokens
+    if fixed > limit:
+        raise ContextOverflowError(
+            f"The question ({query_tokens} tokens) and the longest allowed answer ({question.generation.max_new_tokens}) "
+            f"exceed the limit of {limit} tokens; shorten the question or lower max_new_tokens."
+        )
+    kept, dropped = list(loaded), []
+    while kept and fixed + sum(b.tokens for b in engine.link([p.block for p in kept])) > limit:
+        if question.request.overflow == "error":
+            needed = fixed + sum(b.tokens for b in engine.link([p.block for p in kept]))
+            raise ContextOverflowError(
+                f"The request needs {needed} tokens and the limit is {limit}; lower top_k or budget, raise "
+                "max_context_tokens, or ask with overflow='drop'."
+            )
+        last = max(kept, key=lambda page: page.decision.rank)
+        kept.remove(last)
+        dropped.append(last)
+    return kept, dropped
+
+
+def _route(kept: list[_Loaded], dropped: list[_Loaded], compiled: list[str], note: str) -> Route:
+    return Route(
+        pages=tuple(
+            RoutedPage(
+                page_id=page.stored.page.digest,
+                source=page.stored.page.source,
+                number=page.stored.page.number,
+                dpi=page.dpi,
+                score=page.score,
+                rank=page.decision.rank,
+                promoted=page.decision.promoted,
+                tokens=page.block.tokens,
+            )
+            for page in kept
+        ),
+        dropped=tuple(page.stored.page.digest for page in dropped),
+        compiled=tuple(compiled),
+        note=note,
+    )
+
+
+def _timing(clock: _Clock, first: float, end: float) -> Timing:
+    stages = {name: value for name, value in clock.stages.items() if name != "compile"}
+    spent = sum(clock.stages.values())
+    ttft = (first - clock.start) * 1000
+    timing = Timing(
+        **stages,
+        prefill=ttft - spent,
+        ttft=ttft,
+        decode=(end - first) * 1000,
+        total=(end - clock.start) * 1000,
+    )
+    return replace(timing, compile=clock.stages.get("compile"))
