@@ -50,6 +50,11 @@ class ChatTemplate:
         self._image = model.image_token_id
         self._name = model.checkpoint.name
         self.system_prompt = system_prompt
+        self._parts = True
+        # Some templates want every turn as a list of parts; others print such a list as Python would.
+        self._parts = "'type'" not in self._render([Message("user", _PROBE), Message("assistant", _PROBE)], 0)
+        if system_prompt is not None and system_prompt.strip() not in self._render([Message("user", _PROBE)], 0):
+            raise TemplateError(f"The chat template of {self._name!r} drops the system prompt; ask with system= instead.")
         one, two, three = (self._pieces([Message("user", _PROBE)], pictures) for pictures in (1, 2, 3))
         self.prefix, self.open, self.close, self.separator = _cut(one, two, self._name)
         joint = [*self.close, *self.separator, *self.open]
@@ -107,15 +112,16 @@ class ChatTemplate:
         return pieces
 
     def _render(self, messages: Sequence[Message], pictures: int) -> str:
+        system = [] if self.system_prompt is None else [Message("system", self.system_prompt)]
         turns: list[dict[str, Any]] = []
-        if self.system_prompt is not None:
-            turns.append({"role": "system", "content": [{"type": "text", "text": self.system_prompt}]})
         placed = False
-        for message in messages:
-            content: list[dict[str, str]] = [{"type": "text", "text": message.content}]
-            if message.role == "user" and not placed:
-                content = [{"type": "image"}] * pictures + content
+        for message in [*system, *messages]:
+            text = [{"type": "text", "text": message.content}]
+            if message.role == "user":
+                content: Any = text if placed else [{"type": "image"}] * pictures + text
                 placed = True
+            else:
+                content = text if self._parts else message.content
             turns.append({"role": message.role, "content": content})
         if not placed:
             raise InputError("The conversation has no user turn; add one with the question.")

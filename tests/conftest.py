@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,18 +12,21 @@ from typing import Any
 
 # Read by transformers when it is imported: no network, and remote code goes to a folder of this run.
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ.setdefault("HF_MODULES_CACHE", tempfile.mkdtemp(prefix="qvpic-modules-"))
+_modules = tempfile.mkdtemp(prefix="qvpic-modules-")
+atexit.register(shutil.rmtree, _modules, ignore_errors=True)
+os.environ["HF_MODULES_CACHE"] = _modules
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-import pytest
-import torch
-from PIL import Image
-from transformers import PreTrainedModel
-from transformers.utils import logging as transformers_logging
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from PIL import Image  # noqa: E402
+from transformers import PreTrainedModel  # noqa: E402
+from transformers.utils import logging as transformers_logging  # noqa: E402
 
-from tests.tiny import build_refused_model, build_tiny_model, load_tiny_model, page_images
+from tests.tiny import build_refused_model, build_tiny_model, load_tiny_model, page_images  # noqa: E402
 
-torch.set_num_threads(2)
+# Models this small are slower on two threads than on one, much slower on a busy machine.
+torch.set_num_threads(1)
 transformers_logging.disable_progress_bar()
 
 
@@ -41,7 +46,7 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def tiny_model(tiny_folder: Callable[..., Path]) -> Callable[..., PreTrainedModel]:
-    """``tiny_model(family, dtype="float32", **options)``: the loaded model, shared by the session; leave it as it is."""
+    """``tiny_model(family, dtype="float32", **options)``: the loaded model, shared by all tests; leave it as it is."""
     models: dict[tuple[Path, str], PreTrainedModel] = {}
 
     def model(family: str, dtype: str = "float32", **options: Any) -> PreTrainedModel:

@@ -17,7 +17,9 @@ from typing import Any
 
 import torch
 from PIL import Image
-from transformers import AutoImageProcessor, AutoTokenizer, DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import DynamicCache, PreTrainedModel
+
+from tests.prompts import ONE_AXIS, Prompt, batched, build_prompt, joined_inputs, load_tokenizer, positions_of
 
 __all__ = [
     "Compiled",
@@ -31,38 +33,6 @@ __all__ = [
     "masked_prefill",
     "rotate",
 ]
-
-ONE_AXIS = ("llava_onevision", "llava_onevision2")
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A tokenised prompt and where its pages are.
-
-    Attributes
-    ----------
-    ids : list[int]
-        The whole prompt, placeholders expanded.
-    prefix : int
-        Number of tokens before the first page.
-    pages : list[tuple[int, int]]
-        Start and end of each page, with the tokens that wrap its picture and a separator that follows it.
-    grids : list[tuple[int, int] | None]
-        Rows and columns of each picture's visual tokens; ``None`` for models with one position axis.
-    inputs : list[dict[str, torch.Tensor]]
-        What the model's forward takes for each picture alone.
-    """
-
-    ids: list[int]
-    prefix: int
-    pages: list[tuple[int, int]]
-    grids: list[tuple[int, int] | None]
-    inputs: list[dict[str, torch.Tensor]]
-
-    @property
-    def question(self) -> int:
-        """Index of the first token after the last page."""
-        return self.pages[-1][1] if self.pages else self.prefix
 
 
 @dataclass(frozen=True)
@@ -107,152 +77,6 @@ class Compiled:
     ids: list[int]
 
 
-# ---------------------------------------------------------------------------------------------------- prompt
-
-
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The folder's tokenizer. Without an explicit answer transformers asks on the terminal about remote code."""
-    remote = '"auto_map"' in (folder / "config.json").read_text(encoding="utf-8")
-    return AutoTokenizer.from_pretrained(folder, trust_remote_code=remote)
-
-
-def build_prompt(
-    model: PreTrainedModel,
-    folder: Path,
-    images: Sequence[Image.Image],
-    question: str,
-    *,
-    system: str | None = None,
-) -> Prompt:
-    """Render the folder's chat template as text, expand placeholders by hand, tokenise, and find the pages."""
-    tokenizer = load_tokenizer(folder)
-    content = [{"type": "image"} for _ in images] + [{"type": "text", "text": question}]
-    messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
-    if system is not None:
-        messages.insert(0, {"role": "system", "content": [{"type": "text", "text": system}]})
-    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert isinstance(text, str)
-    inputs = [_picture_inputs(model, folder, image) for image in images]
-    counts = [_count_visual_tokens(model, one) for one in inputs]
-    placeholder = tokenizer.convert_ids_to_tokens(model.config.image_token_id)
-    pieces = text.split(placeholder)
-    assert len(pieces) == len(images) + 1
-    expanded = pieces[0]
-    for count, piece in zip(counts, pieces[1:], strict=True):
-        expanded += placeholder * count + piece
-    ids = tokenizer(expanded, add_special_tokens=False)["input_ids"]
-    pages = _find_pages(model, ids, counts)
-    merge = getattr(model.config.vision_config, "spatial_merge_size", 1)
-    grids: list[tuple[int, int] | None] = []
-    for one in inputs:
-        if model.config.model_type in ONE_AXIS:
-            grids.append(None)
-        else:
-            _, height, width = one["image_grid_thw"][0].tolist()
-            grids.append((height // merge, width // merge))
-    return Prompt(ids, pages[0][0] if pages else len(ids), pages, grids, inputs)
-
-
-def _picture_inputs(model: PreTrainedModel, folder: Path, image: Image.Image) -> dict[str, torch.Tensor]:
-    processor = AutoImageProcessor.from_pretrained(folder)
-    inputs = dict(processor(images=[image], return_tensors="pt"))
-    inputs["pixel_values"] = inputs["pixel_values"].to(model.dtype)
-    if model.config.model_type == "llava_onevision2":
-        merge = model.config.vision_config.spatial_merge_size
-        _, height, width = inputs["image_grid_thw"][0].tolist()
-        positions = []
-        for block_row in range(0, height, merge):
-            for block_column in range(0, width, merge):
-                for row in range(block_row, block_row + merge):
-                    for column in range(block_column, block_column + merge):
-                        positions.append([0, row, column])
-        inputs["patch_positions"] = torch.tensor(positions)
-    return inputs
-
-
-@torch.no_grad()
-def _count_visual_tokens(model: PreTrainedModel, inputs: dict[str, torch.Tensor]) -> int:
-    if model.config.model_type == "llava_onevision":
-        features = model.model.get_image_features(**inputs, return_dict=True).pooler_output
-        return len(features[0])
-    merge = model.config.vision_config.spatial_merge_size
-    frames, height, width = inputs["image_grid_thw"][0].tolist()
-    return frames * height * width // merge**2
-
-
-def _find_pages(model: PreTrainedModel, ids: list[int], counts: list[int]) -> list[tuple[int, int]]:
-    """Page bounds: the wrapping tokens belong to their page, and so does what stands between it and the next page."""
-    config = model.config
-    before = {getattr(config, name, None) for name in ("vision_start_token_id", "image_start_token_id")} - {None}
-    after = {getattr(config, name, None) for name in ("vision_end_token_id", "image_end_token_id")} - {None}
-    bounds, at = [], 0
-    for count in counts:
-        start = ids.index(config.image_token_id, at)
-        end = start + count
-        assert all(token == config.image_token_id for token in ids[start:end])
-        at = end
-        if start > 0 and ids[start - 1] in before:
-            start -= 1
-        if ids[end] in after:
-            end += 1
-        bounds.append((start, end))
-    separator = ids[bounds[0][1] : bounds[1][0]] if len(bounds) > 1 else []
-    pages = []
-    for start, end in bounds:
-        follows = ids[end : end + len(separator)] == separator
-        pages.append((start, end + len(separator) if follows else end))
-    return pages
-
-
-def _positions(model: PreTrainedModel, ids: list[int], grids: Sequence[tuple[int, int] | None]) -> torch.Tensor:
-    """Position ids ``[axes, tokens]``, one token after another.
-
-    A text token takes the next position on every axis. With three axes the tokens of a picture all have the next
-    position on the first, and are counted by row and by column on the others; the next position is then larger by the
-    greater of rows and columns, not by the number of tokens.
-    """
-    if model.config.model_type in ONE_AXIS:
-        return torch.arange(len(ids))[None]
-    columns: list[tuple[int, int, int]] = []
-    upcoming, index, at = 0, 0, 0
-    while at < len(ids):
-        if ids[at] != model.config.image_token_id:
-            columns.append((upcoming, upcoming, upcoming))
-            upcoming += 1
-            at += 1
-            continue
-        grid = grids[index]
-        assert grid is not None
-        height, width = grid
-        for row in range(height):
-            for column in range(width):
-                columns.append((upcoming, upcoming + row, upcoming + column))
-        at += height * width
-        upcoming += max(height, width)
-        index += 1
-    return torch.tensor(columns).T.contiguous()
-
-
-def _batched(model: PreTrainedModel, positions: torch.Tensor) -> torch.Tensor:
-    """``[axes, tokens]`` as the model takes it: ``[3, 1, tokens]`` or ``[1, tokens]``."""
-    return positions if model.config.model_type in ONE_AXIS else positions[:, None]
-
-
-def _joined(inputs: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Inputs of several pictures in one call. Stacks of anyres patches are padded to the longest, as the processor does."""
-    joined = {}
-    for name in inputs[0]:
-        parts = [one[name] for one in inputs]
-        if name == "pixel_values" and parts[0].ndim == 5:
-            longest = max(part.shape[1] for part in parts)
-            parts = [torch.nn.functional.pad(p, (0, 0) * 3 + (0, longest - p.shape[1])) for p in parts]
-        joined[name] = torch.cat(parts)
-    return joined
-
-
-# ---------------------------------------------------------------------------------------------------- references
-
-
 @torch.no_grad()
 def full_prefill(
     model: PreTrainedModel,
@@ -268,13 +92,15 @@ def full_prefill(
     ids = torch.tensor([prompt.ids])
     inputs: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if images:
-        inputs |= _joined(prompt.inputs)
+        inputs |= joined_inputs(prompt.inputs)
         if model.config.model_type not in ONE_AXIS:
             inputs["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
     output = model(**inputs, use_cache=True)
     generated = model.generate(**inputs, do_sample=False, max_new_tokens=max_new_tokens)
-    positions = _positions(model, prompt.ids, prompt.grids)
-    return _reference(output.logits[0], output.past_key_values, generated[0, ids.shape[1] :].tolist(), positions, prompt)
+    positions = positions_of(model, prompt.ids, prompt.grids)
+    return _reference(
+        output.logits[0], output.past_key_values, generated[0, ids.shape[1] :].tolist(), positions, prompt
+    )
 
 
 @torch.no_grad()
@@ -287,9 +113,9 @@ def block_diagonal(
     system: str | None = None,
     max_new_tokens: int = 8,
 ) -> Reference:
-    """Pages compiled alone, stripped of the prefix, rotated to their places; then the question, then greedy decoding."""
+    """Pages compiled alone, stripped of the prefix, rotated to their places; then the question and greedy tokens."""
     prompt = build_prompt(model, folder, images, question, system=system)
-    positions = _positions(model, prompt.ids, prompt.grids)
+    positions = positions_of(model, prompt.ids, prompt.grids)
     prefix = prompt.ids[: prompt.prefix]
     keys, values = [], []
     for (start, end), grid, inputs in zip(prompt.pages, prompt.grids, prompt.inputs, strict=True):
@@ -306,7 +132,7 @@ def block_diagonal(
         cache.update(rotated[layer][None], value[None], layer)
     output = model(
         input_ids=torch.tensor([prompt.ids[context:]]),
-        position_ids=_batched(model, positions[:, context:]),
+        position_ids=batched(model, positions[:, context:]),
         past_key_values=cache,
     )
     kept = _stacked(cache)
@@ -330,7 +156,7 @@ def masked_prefill(
     question sees the first copy, which has not moved, and all pages.
     """
     prompt = build_prompt(model, folder, images, question, system=system)
-    positions = _positions(model, prompt.ids, prompt.grids)
+    positions = positions_of(model, prompt.ids, prompt.grids)
     cut = prompt.prefix
     ids: list[int] = []
     places: list[torch.Tensor] = []
@@ -360,10 +186,10 @@ def masked_prefill(
     mask[0, 0, ~allowed] = torch.finfo(model.dtype).min
     output = model(
         input_ids=torch.tensor([ids]),
-        position_ids=_batched(model, torch.cat(places, dim=1)),
+        position_ids=batched(model, torch.cat(places, dim=1)),
         attention_mask=mask,
         use_cache=True,
-        **_joined(prompt.inputs),
+        **joined_inputs(prompt.inputs),
     )
     keys, values = _stacked(output.past_key_values)
     cache = (keys[:, :, kept], values[:, :, kept])
@@ -394,7 +220,7 @@ def compile_page(
 
             handles.append(module.register_forward_hook(hook))
     try:
-        positions = _batched(model, _positions(model, ids, [grid]))
+        positions = batched(model, positions_of(model, ids, [grid]))
         model(input_ids=torch.tensor([ids]), position_ids=positions, use_cache=False, **inputs)
     finally:
         for handle in handles:
@@ -411,12 +237,12 @@ def compile_page(
 
 @torch.no_grad()
 def rotate(model: PreTrainedModel, keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Rotate keys ``[layers, kv_heads, tokens, head_dim]`` to ``positions`` ``[axes, tokens]`` with the model's own code.
+    """Rotate keys ``[layers, kv_heads, tokens, head_dim]`` to ``positions`` ``[axes, tokens]``.
 
-    In float32 and rounded once to the keys' dtype.
+    With the model's own frequencies and function, in float32 and rounded once to the keys' dtype.
     """
     text = model.model.language_model
-    cos, sin = text.rotary_emb(torch.zeros(1, dtype=torch.float32), _batched(model, positions))
+    cos, sin = text.rotary_emb(torch.zeros(1, dtype=torch.float32), batched(model, positions))
     apply = sys.modules[type(text.layers[0].self_attn).__module__].apply_rotary_pos_emb
     return apply(keys.float(), keys.float(), cos, sin)[1].to(keys.dtype)
 
@@ -432,7 +258,7 @@ def _continue(
         tokens.append(int(logits.argmax()))
         if len(tokens) == count or tokens[-1] in stops:
             return tokens
-        here = _batched(model, torch.full((axes, 1), position))
+        here = batched(model, torch.full((axes, 1), position))
         output = model(input_ids=torch.tensor([tokens[-1:]]), position_ids=here, past_key_values=cache)
         logits = output.logits[0, -1]
         position += 1

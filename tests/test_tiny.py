@@ -247,6 +247,42 @@ def test_default_templates(tiny_folder: Folder) -> None:
 
 
 @families()
+def test_system_prompt_in_references(family: str, tiny_folder: Folder, tiny_model: Model) -> None:
+    model, folder = tiny_model(family), tiny_folder(family)
+    images = page_images(2)
+    block = block_diagonal(model, folder, images, QUESTION, system="Be brief.")
+    masked = masked_prefill(model, folder, images, QUESTION, system="Be brief.")
+    assert "Be brief." in load_tokenizer(folder).decode(block.prompt.ids[: block.prompt.prefix])
+    assert _difference(block.question_logits, masked.question_logits) <= 1e-4
+
+
+def test_templates_that_want_one_form_of_content(tiny_folder: Folder) -> None:
+    """Two published templates each get one form of system content wrong; ours do too."""
+
+    def rendered(family: str, content: Any) -> str:
+        messages = [
+            {"role": "system", "content": content},
+            {"role": "user", "content": [{"type": "text", "text": "Q"}]},
+        ]
+        text = load_tokenizer(tiny_folder(family)).apply_chat_template(messages, tokenize=False)
+        assert isinstance(text, str)
+        return text
+
+    parts = [{"type": "text", "text": "Be brief."}]
+    assert "Be brief." not in rendered("llava_onevision", "Be brief.")
+    assert "Be brief." in rendered("llava_onevision", parts)
+    assert "<|system|>\nBe brief.<|user|>" in rendered("glm4v", "Be brief.")
+    assert "'text': 'Be brief.'" in rendered("glm4v", parts)
+
+
+@families()
+def test_without_pages(family: str, tiny_folder: Folder, tiny_model: Model) -> None:
+    result = full_prefill(tiny_model(family), tiny_folder(family), [], QUESTION)
+    assert result.prompt.pages == []
+    assert len(result.question_logits) == len(result.input_ids)
+
+
+@families()
 def test_template_variants(family: str, tiny_folder: Folder) -> None:
     variants = [name for name in TEMPLATE_VARIANTS if name != "text_only"]
     texts = {name: _render(tiny_folder(family, template=name), 2) for name in variants}

@@ -1,11 +1,11 @@
 """One block as one safetensors file: format, writing, checked reading.
 
 Layout (format version 1): the safetensors header (8 bytes of length, JSON), then the tensors ``token_ids``,
-``positions``, ``keys``, ``values`` without gaps. The header's metadata holds the format's name and version, the span and
-every field of the block's key. The header is padded with spaces so that ``keys`` start at a multiple of 64 bytes, and it
-has exactly one spelling: a reader spells what it understood and compares bytes, so nothing unusual gets past it. Any
-safetensors reader opens the files. The header is written here, and not by the safetensors package, because that one does
-not promise an order of the metadata (the same block must give the same bytes) and wants the whole file in memory.
+``positions``, ``keys``, ``values`` without gaps. The header's metadata holds the format's name and version, the span
+and every field of the block's key. The header is padded with spaces so that ``keys`` start at a multiple of 64 bytes,
+and it has exactly one spelling: a reader spells what it understood and compares bytes, so nothing unusual gets past it.
+Any safetensors reader opens the files. The header is written here, and not by the safetensors package, because that one
+does not promise an order of the metadata (the same block must give the same bytes) and wants the whole file in memory.
 """
 
 from __future__ import annotations
@@ -29,7 +29,18 @@ from qvpic_rag.records import BlockKey, KVBlock
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["BlockHeader", "Written", "check_file", "header_of", "load_block", "sync_folder", "write_temporary"]
+__all__ = [
+    "TEMPORARY",
+    "BlockHeader",
+    "Written",
+    "check_file",
+    "header_of",
+    "load_block",
+    "sync_folder",
+    "write_temporary",
+]
+
+TEMPORARY = ".tmp"
 
 _FORMAT = "qvpic-block"
 _VERSION = 1
@@ -89,7 +100,7 @@ class BlockHeader:
             head = json.loads(raw[8:].decode("ascii"))
             header = cls._understand(head)
             spelled = header.encode()
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
             raise CorruptBlockError("its header is damaged") from error
         if spelled != raw or nbytes != len(raw) + header.layout()["values"][3]:
             raise CorruptBlockError("its header is damaged, or it is cut off")
@@ -100,11 +111,14 @@ class BlockHeader:
         meta = head["__metadata__"]
         if meta["format"] != _FORMAT or meta["version"] != str(_VERSION):
             raise ValueError("another format")
-        key = BlockKey(**{f.name: int(meta["dpi"]) if f.name == "dpi" else meta[f.name] for f in fields(BlockKey)})
+        named: dict[str, Any] = {f.name: meta[f.name] for f in fields(BlockKey)}
+        key = BlockKey(**{**named, "dpi": int(named["dpi"])})
         layers, heads, tokens, head_dim = head["keys"]["shape"]
-        header = cls(key, int(meta["span"]), (layers, heads, tokens, head_dim), head["positions"]["shape"][0])
-        if min(*header.shape, header.axes) < 1 or header.span < 0:
-            raise ValueError("an empty tensor")
+        axes, _ = head["positions"]["shape"]
+        header = cls(key, int(meta["span"]), (layers, heads, tokens, head_dim), axes)
+        sizes = (*header.shape, header.axes)
+        if any(type(size) is not int or size < 1 for size in sizes) or header.span < 0:
+            raise ValueError("an impossible size")
         return header
 
 
@@ -134,8 +148,8 @@ def header_of(block: KVBlock) -> BlockHeader:
     whole = {str(block.token_ids.dtype), str(block.positions.dtype)} == {"torch.int64"}
     if not sound or not whole or type(block.span) is not int or block.span < 0:
         raise CompileError(
-            f"The compiled block does not fit together: keys {list(shape)}, values {list(block.values.shape)}, token ids "
-            f"{list(tokens)}, positions {list(positions)} (both int64) and span {block.span!r}."
+            f"The compiled block does not fit together: keys {list(shape)}, values {list(block.values.shape)}, "
+            f"token ids {list(tokens)}, positions {list(positions)} (both int64) and span {block.span!r}."
         )
     return BlockHeader(block.key, block.span, (shape[0], shape[1], shape[2], shape[3]), positions[0])
 
@@ -144,7 +158,8 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     import torch  # here, so that listing and checking a bank does not load torch
 
     flat = tensor.detach().to("cpu").contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    raw: Any = flat.view(torch.uint8).numpy()
+    return memoryview(raw)
 
 
 def write_temporary(folder: Path, block: KVBlock) -> Written:
@@ -160,8 +175,7 @@ def write_temporary(folder: Path, block: KVBlock) -> Written:
         As the system reports it; the temporary file is gone then.
     """
     header = header_of(block)
-    folder.mkdir(exist_ok=True)
-    path = folder / f".{header.key.digest[:12]}-{os.getpid()}-{secrets.token_hex(8)}.tmp"
+    path = folder / f".{header.key.digest[:12]}-{os.getpid()}-{secrets.token_hex(8)}{TEMPORARY}"
     hasher = xxhash.xxh3_128()
     try:
         with path.open("xb") as file:
@@ -260,8 +274,8 @@ def load_block(path: Path, key: BlockKey, nbytes: int, checksum: str) -> KVBlock
         if differing:
             field = differing[0]
             raise BankMismatchError(
-                f"The block file {str(path)!r} holds another block: its {field} is {getattr(header.key, field)!r}, asked "
-                f"for is {getattr(key, field)!r}; run `qvpic bank verify` on the bank.",
+                f"The block file {str(path)!r} holds another block: its {field} is {getattr(header.key, field)!r}, "
+                f"asked for is {getattr(key, field)!r}; run `qvpic bank verify` on the bank.",
                 field=field,
             )
         mapping = mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_COPY)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from qvpic_rag.errors import BankError
 
-__all__ = ["closed", "guard", "network", "newer", "os_failure", "read_only", "sqlite_failure"]
+__all__ = ["closed", "guard", "is_damage", "network", "newer", "os_failure", "read_only", "sqlite_failure"]
 
 _KEPT = "what was stored before stays readable"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -79,7 +79,7 @@ def sqlite_failure(error: sqlite3.Error, path: Path) -> BankError:
         )
     if "locking protocol" in text or "shared memory" in text:
         return network(path)
-    if "malformed" in text or "not a database" in text:
+    if is_damage(error):
         return BankError(
             f"The database of the bank at {str(path)!r} is damaged: restore it from a backup, or make the bank again "
             f"with `qvpic ingest PATH --bank DIR`."
@@ -87,6 +87,11 @@ def sqlite_failure(error: sqlite3.Error, path: Path) -> BankError:
     return BankError(
         f"The database of the bank at {str(path)!r} failed ({text}): check that its disk is present, healthy and local."
     )
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Whether an SQLite error says that the file is damaged or no database."""
+    return isinstance(error, sqlite3.Error) and any(word in str(error) for word in ("malformed", "not a database"))
 
 
 def network(path: Path) -> BankError:

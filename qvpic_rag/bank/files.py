@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from qvpic_rag.bank.blockfile import Written, sync_folder, write_temporary
+from qvpic_rag.bank.blockfile import TEMPORARY, Written, sync_folder, write_temporary
 from qvpic_rag.records import KVBlock
 
 __all__ = ["BlockFiles", "FoundFile"]
@@ -40,6 +40,14 @@ class BlockFiles:
             raise ValueError(f"A block digest is 64 hexadecimal digits, not {digest!r}.")
         return self.root / digest[:2] / f"{digest}{_SUFFIX}"
 
+    def exists(self, digest: str) -> bool:
+        """Whether the block's file is there; an ``OSError`` other than its absence is raised, not taken for it."""
+        try:
+            self.path(digest).stat()
+        except FileNotFoundError:
+            return False
+        return True
+
     def write(self, block: KVBlock) -> Written:
         """Write a block under a temporary name, in the folder where it will lie, and flush it."""
         folder = self.path(block.key.digest).parent
@@ -53,7 +61,7 @@ class BlockFiles:
     def publish(self, written: Written, digest: str) -> None:
         """Give a written file its name, durably. The caller holds the database's write lock."""
         path = self.path(digest)
-        os.replace(written.path, path)
+        written.path.replace(path)
         sync_folder(path.parent)
 
     def walk(self) -> Iterator[FoundFile]:
@@ -67,6 +75,5 @@ class BlockFiles:
                     continue
                 digest = name.removesuffix(_SUFFIX)
                 known = bool(_DIGEST.fullmatch(digest)) and self.path(digest) == path
-                yield FoundFile(
-                    path, digest if known else "", name.endswith(".tmp"), status.st_size, status.st_mtime
-                )
+                temporary = name.endswith(TEMPORARY)
+                yield FoundFile(path, digest if known else "", temporary, status.st_size, status.st_mtime)

@@ -79,8 +79,9 @@ def check_recipe(stored: Recipe, wanted: Recipe, path: Path) -> None:
     for field, value, show in _COMPARED:
         if value(stored) != value(wanted):
             raise BankMismatchError(
-                f"The bank at {str(path)!r} was made with another {_MEANING[field]}: it holds {show(stored)}, asked for "
-                f"is {show(wanted)}; use the bank's own {field}, or make another bank with `qvpic ingest PATH --bank DIR`.",
+                f"The bank at {str(path)!r} was made with another {_MEANING[field]}: it holds {show(stored)}, asked "
+                f"for is {show(wanted)}; use the bank's own {field}, or make another bank with "
+                f"`qvpic ingest PATH --bank DIR`.",
                 field=field,
             )
 

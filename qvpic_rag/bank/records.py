@@ -88,6 +88,9 @@ class Problem:
     subject: str
     message: str
 
+    def __str__(self) -> str:
+        return self.message
+
     def to_dict(self) -> dict[str, str]:
         """The fields by name."""
         return asdict(self)
@@ -101,8 +104,6 @@ class GcResult:
     ----------
     blocks : int
         Blocks of pages that no document holds.
-    missing : int
-        Rows of blocks whose file is gone.
     pages : int
         Pages that no document holds.
     orphans : int
@@ -116,12 +117,17 @@ class GcResult:
     """
 
     blocks: int
-    missing: int
     pages: int
     orphans: int
     temporary: int
     bytes: int
     dry_run: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.blocks} block(s) and {self.pages} page(s) that no document holds, {self.orphans} orphaned and "
+            f"{self.temporary} half-written file(s); {self.bytes:,} bytes."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The fields by name."""

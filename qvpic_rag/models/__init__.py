@@ -80,7 +80,9 @@ def load_model(
     family.check_config(config)
     with _loading(name):
         auto = AutoModelForCausalLM if _only_causal(config) else AutoModelForImageTextToText
-        model, report = auto.from_pretrained(where, dtype=kind, output_loading_info=True, **source)
+        model, report = auto.from_pretrained(
+            where, dtype=kind, output_loading_info=True, use_safetensors=True, **source
+        )
         _check_complete(name, report)
         model = model.to(target).eval()
         tokenizer = AutoTokenizer.from_pretrained(where, **source)

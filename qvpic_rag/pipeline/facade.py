@@ -272,6 +272,19 @@ class QVPIC:
         """The wired parts, for baselines and evaluation."""
         return self._engine
 
+    def page(self, page_id: str) -> Page:
+        """A stored page by the id that an answer's route gives.
+
+        Raises
+        ------
+        InputError
+            The bank holds no such page (any more).
+        """
+        page = self._engine.bank.find_page(page_id)
+        if page is None:
+            raise InputError(f"The bank holds no page {page_id!r}; use a page_id of an answer's route.")
+        return page
+
     def page_image(self, page: Page, dpi: int) -> Image.Image:
         """The picture of a page as the model saw it, RGB."""
         return self._engine.renderer.image(page, dpi)

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from qvpic_rag.assemble import assemble
 from qvpic_rag.bank import StoredPage
 from qvpic_rag.config import GenerateConfig, RequestConfig, RouteConfig
@@ -84,12 +86,12 @@ def answer(
     clock = _Clock()
     vector = engine.embedder.encode([question.query], query=True)[0]
     clock.lap("embed")
-    ids, scores = engine.search(vector, question.request.top_k)
-    pages = engine.bank.pages(ids)
+    found = _retrieve(engine, vector, question.request.top_k)
     clock.lap("search")
-    decisions = route(scores, question.route)
+    decisions = route([score for _, score in found], question.route)
     clock.lap("route")
-    loaded, compiled, note = _load(engine, question, list(zip(pages, scores, decisions, strict=True)), clock)
+    routed = [(stored, score, decision) for (stored, score), decision in zip(found, decisions, strict=True)]
+    loaded, compiled, note = _load(engine, question, routed, clock)
     query_ids = engine.template.suffix(question.messages) if loaded else engine.template.without_pages(question.messages)
     kept, dropped = _fit(engine, question, loaded, len(query_ids))
     if not kept and not dropped:
@@ -116,6 +118,13 @@ def answer(
         timing=_timing(clock, generated.first_token or end, end),
         usage=Usage(context.tokens, len(query_ids), len(generated.token_ids), context.nbytes),
     )
+
+
+def _retrieve(engine: Engine, vector: np.ndarray, top_k: int) -> list[tuple[StoredPage, float]]:
+    """The nearest pages and their scores, best first; a page that was removed since the search is left out."""
+    ids, scores = engine.search(vector, top_k)
+    stored = {page.id: page for page in engine.bank.pages(ids)}
+    return [(stored[i], score) for i, score in zip(ids, scores, strict=True) if i in stored]
 
 
 def _load(

@@ -2,7 +2,7 @@
 
 The forward pass takes what the published model's takes (``pixel_values`` of patches, ``image_grid_thw``,
 ``patch_positions``) and the modules that matter to a caller have the same names (``model.visual``,
-``model.language_model`` = a plain Qwen3 model, ``lm_head``). The vision tower itself is only as large as a test needs: it
+``model.language_model`` = a plain Qwen3 model, ``lm_head``). The vision tower is only as large as a test needs: it
 depends on every patch's position and never lets one picture see another.
 """
 

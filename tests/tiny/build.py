@@ -100,10 +100,7 @@ def build_tiny_model(
     # Published models have more embedding rows than their tokenizers have entries.
     vocabulary = 32 * math.ceil((len(tokenizer) + 1) / 32)
     fields = family_config(family, ids, vocabulary, rope=rope, tied=tied, text=text, vision=vision)
-    if family in REMOTE_FAMILIES:
-        config = _remote_config(folder, family, fields)
-    else:
-        config = native_config(family, fields)
+    config = _remote_config(folder, family, fields) if family in REMOTE_FAMILIES else native_config(family, fields)
     model = AutoModelForImageTextToText.from_config(config, trust_remote_code=family in REMOTE_FAMILIES)
     _fill_weights(model, seed)
     model.generation_config = _generation_config(family, tokenizer)

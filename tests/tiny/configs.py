@@ -8,7 +8,16 @@ from typing import Any
 
 from transformers import CONFIG_MAPPING, PreTrainedConfig
 
-__all__ = ["MERGE", "PATCH", "family_config", "preprocessor_config", "processor_config", "rope_parameters"]
+__all__ = [
+    "MERGE",
+    "PATCH",
+    "family_config",
+    "native_config",
+    "preprocessor_config",
+    "processor_config",
+    "rope_parameters",
+    "write_json",
+]
 
 PATCH, MERGE = 4, 2
 """Patch side in pixels and patches per merged side: one visual token shows 8 x 8 px (grid families)."""

@@ -14,7 +14,7 @@ HIGH = (80, 56)
 
 
 def page_image(seed: int, size: tuple[int, int] = LOW) -> Image.Image:
-    """White RGB picture of ``size`` (width, height) with dark strokes on evenly spaced lines; depends only on its arguments."""
+    """White RGB picture of ``size`` (width, height) with dark strokes on lines; depends only on its arguments."""
     width, height = size
     rng = np.random.default_rng([seed, width, height])
     pixels = np.full((height, width, 3), 255, dtype=np.uint8)

@@ -6,8 +6,8 @@ __all__ = ["TEMPLATE_VARIANTS", "chat_template"]
 
 TEMPLATE_VARIANTS = ("default", "newline", "thinking", "system", "no_system", "numbered", "text_only")
 """``newline``: a line break after every picture. ``thinking``: the generation prompt opens a ``<think>`` tag.
-``system``/``no_system``: with or without a default system prompt, whatever the family does. ``numbered``: pictures are
-counted, so that a page's tokens depend on its place (must be refused). ``text_only``: the template raises on pictures."""
+``system``/``no_system``: with or without a default system prompt, whatever the family does. ``numbered``: pictures
+are counted, so a page's tokens depend on its place (must be refused). ``text_only``: pictures raise."""
 
 _DEFAULT_SYSTEM = "You are a helpful assistant."
 
@@ -31,9 +31,9 @@ _GLM = """\
 {{- '[gMASK]<sop>' -}}
 {%- if messages[0].role != 'system' and default_system -%}{{ '<|system|>\\n' + default_system }}{%- endif -%}
 {%- for message in messages -%}
-{%- if message.role == 'system' -%}{{ '<|system|>\\n' }}{{ parts(message.content) }}
+{%- if message.role == 'system' -%}{{ '<|system|>\\n' }}%(plain)s
 {%- elif message.role == 'user' -%}{{ '<|user|>\\n' }}{{ parts(message.content) }}%(nothink)s
-{%- elif message.role == 'assistant' -%}{{ '<|assistant|>\\n' }}{{ parts(message.content) }}
+{%- elif message.role == 'assistant' -%}{{ '<|assistant|>\\n' }}%(plain)s
 {%- endif -%}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{ '<|assistant|>\\n' }}%(opening)s{%- endif -%}
@@ -96,6 +96,8 @@ def chat_template(family: str, variant: str = "default") -> str:
         "after": "{{ '\\n' }}" if variant == "newline" else "",
         "opening": "{{ '<think>\\n' }}" if variant == "thinking" else "",
         "nothink": "",
+        # GLM-4.1V writes system and assistant content out as it is, a list of parts as Python's text of a list.
+        "plain": "{{ message.content }}" if family == "glm4v" else "{{ parts(message.content) }}",
     }
     if family == "glm46v":
         off = "enable_thinking is defined and not enable_thinking"
@@ -107,4 +109,3 @@ def chat_template(family: str, variant: str = "default") -> str:
     for name, piece in pieces.items():
         body = body.replace(f"%({name})s", piece)
     return text + body
-

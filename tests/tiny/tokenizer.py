@@ -51,7 +51,7 @@ def _byte_vocabulary() -> dict[str, int]:
 
 
 def build_tokenizer(family: str, chat_template: str) -> PreTrainedTokenizerFast:
-    """Tokenizer of ``family``; GLM's puts ``[gMASK]<sop>`` before text when special tokens are asked for, as the published one does."""
+    """Tokenizer of ``family``; GLM's puts ``[gMASK]<sop>`` before text when special tokens are asked for."""
     tokenizer = Tokenizer(models.BPE(vocab=_byte_vocabulary(), merges=_MERGES))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

