@@ -18,7 +18,7 @@ CACHE_ARGUMENT = "past_key_values"
 """Name of the forward and generate argument that takes a cache (transformers renames it after 5.23)."""
 
 
-class _BufferLayer(DynamicLayer):
+class _BufferLayer(DynamicLayer):  # type: ignore[misc]
     """One layer's part of the buffer: keys and values ``[1, kv_heads, capacity, head_dim]``, ``length`` of it used."""
 
     def __init__(self, keys: Tensor, values: Tensor, length: int) -> None:
@@ -33,7 +33,9 @@ class _BufferLayer(DynamicLayer):
         self.keys = self._key_buffer[:, :, :length]
         self.values = self._value_buffer[:, :, :length]
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
+    ) -> tuple[Tensor, Tensor]:
         """Append ``[1, kv_heads, tokens, head_dim]`` in place; return views of everything so far."""
         start, end = self._length, self._length + key_states.shape[-2]
         if end > self._key_buffer.shape[-2]:
@@ -51,7 +53,7 @@ class _BufferLayer(DynamicLayer):
         return self._length
 
 
-class BufferCache(Cache):
+class BufferCache(Cache):  # type: ignore[misc]
     """Keys and values of all layers, ``[layers, kv_heads, capacity, head_dim]``.
 
     Attributes

@@ -116,13 +116,17 @@ def _loaded(load: Callable[[], QVPIC]) -> QVPIC:
 
 @app.command()
 def ingest(
-    paths: Annotated[list[str], typer.Argument(help="Files, folders, globs, or - for standard input.", metavar="PATH...")],
+    paths: Annotated[
+        list[str], typer.Argument(help="Files, folders, globs, or - for standard input.", metavar="PATH...")
+    ],
     bank: BankOption,
     model: Annotated[
         str | None, typer.Option(help="demo, a folder or a hub id; by default the one the bank was made with.")
     ] = None,
     embedder: Annotated[str | None, typer.Option(help="Folder or hub id of the embedding model.")] = None,
-    profile: Annotated[str | None, typer.Option(help="Render profile: glyph, glyph-literal, demo or a TOML file.")] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="Render profile: glyph, glyph-literal, demo or a TOML file.")
+    ] = None,
     system_prompt: Annotated[str | None, typer.Option(help="System prompt that pages are compiled under.")] = None,
     low_dpi: Annotated[int | None, typer.Option(help="Low resolution; needs --high-dpi.")] = None,
     high_dpi: Annotated[int | None, typer.Option(help="High resolution; needs --low-dpi.")] = None,
@@ -158,7 +162,7 @@ def ingest(
             pages = rag.bank.page_count()
         _print_ingest(report, bank, pages, as_json)
         if report.failed:
-            stored = report.added or report.replaced or report.unchanged
+            stored = report.added or report.replaced or report.repaired or report.unchanged
             raise typer.Exit(1 if stored else 2)
 
 
@@ -178,6 +182,7 @@ def _print_ingest(report: IngestReport, bank: Path, pages: int, as_json: bool) -
             {
                 "added": list(report.added),
                 "replaced": list(report.replaced),
+                "repaired": list(report.repaired),
                 "unchanged": list(report.unchanged),
                 "failed": [{"source": failure.source, "error": str(failure.error)} for failure in report.failed],
                 "pages": report.pages,
@@ -187,10 +192,9 @@ def _print_ingest(report: IngestReport, bank: Path, pages: int, as_json: bool) -
         )
     else:
         speed = f" ({report.pages / report.seconds:.1f} pages/s)" if report.pages and report.seconds else ""
-        _out.print(
-            f"{len(report.added)} added, {len(report.replaced)} replaced, {len(report.unchanged)} unchanged, "
-            f"{len(report.failed)} failed: {report.pages} pages in {report.seconds:.1f} s{speed}."
-        )
+        names = ("added", "replaced", "repaired", "unchanged", "failed")
+        counts = ", ".join(f"{count} {name}" for name in names if (count := len(getattr(report, name))))
+        _out.print(f"{counts or 'nothing'}: {report.pages} pages compiled in {report.seconds:.1f} s{speed}.")
         _out.print(f"The bank {bank} holds {pages} pages.")
     for failure in report.failed:
         _err.print(f"Error: {failure.error}")
@@ -210,7 +214,9 @@ def ask(
     device: Device = None,
     namespace: Namespace = "default",
     trust_remote_code: TrustRemoteCode = False,
-    trace: Annotated[Path | None, typer.Option(help="Write an HTML page about the answer.", metavar="FILE.html")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write an HTML page about the answer.", metavar="FILE.html")
+    ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -363,7 +369,10 @@ def stats(bank: BankOption, namespace: Namespace = "default", as_json: AsJson = 
 def verify(bank: BankOption, namespace: Namespace = "default", as_json: AsJson = False, debug: Debug = False) -> None:
     """Check every block's bytes and key; exits with 1 where something is wrong."""
     with _reported(debug), _opened_bank(bank, namespace) as store:
-        problems = store.verify()
+        from qvpic_rag.progress import bar
+
+        with bar("Checking", "blocks", enabled=not as_json) as update:
+            problems = store.verify(progress=lambda done, total: update(done, total, ""))
         if as_json:
             _print_json([problem.to_dict() for problem in problems])
         else:
@@ -378,13 +387,17 @@ def verify(bank: BankOption, namespace: Namespace = "default", as_json: AsJson =
 def gc(
     bank: BankOption,
     namespace: Namespace = "default",
+    grace: Annotated[float, typer.Option(help="Keep what is younger than this many seconds.", min=0)] = 3600,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Remove blocks that no document uses any more."""
+    """Remove blocks that no document uses any more.
+
+    Young ones are kept, because another process may be about to use what it has just compiled.
+    """
     with _reported(debug), _opened_bank(bank, namespace) as store:
-        result = store.gc(dry_run=dry_run)
+        result = store.gc(dry_run=dry_run, grace_s=grace)
         if as_json:
             _print_json(result.to_dict())
         else:

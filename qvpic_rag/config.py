@@ -154,7 +154,9 @@ class RenderProfile:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             names = ", ".join(bundled)
-            raise ConfigError(f"No render profile {str(name_or_path)!r}; use {names}, or a TOML file's path.") from error
+            raise ConfigError(
+                f"No render profile {str(name_or_path)!r}; use {names}, or a TOML file's path."
+            ) from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"The render profile {str(path)!r} is not valid TOML: {error}.") from error
         return cls.from_dict(values)
@@ -217,7 +219,7 @@ class GenerateConfig:
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
-    stop: tuple[str, ...] = ()
+    stop: str | tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _number("GenerateConfig", "max_new_tokens", self.max_new_tokens, 1, 1_000_000, whole=True)

@@ -97,7 +97,7 @@ def generate(
     settings = _settings(model, config)
     text = AnswerText(model.tokenizer, stop=config.stop, reasoning=request.query.rstrip().endswith("<think>"))
     tap = _Tap(text, _end_tokens(settings), on_piece, cancelled or threading.Event())
-    with model.lock, _seeded(model, config), torch.no_grad():
+    with model.lock, _Seeded(model, config), torch.no_grad():
         try:
             model.model.generate(
                 input_ids=request.token_ids,
@@ -147,12 +147,14 @@ def _end_tokens(settings: Any) -> list[int]:
     return [int(ends)] if isinstance(ends, int) else [int(end) for end in ends]
 
 
-class _seeded:
+class _Seeded:
     """Sampling draws from the global generators, so they are put back afterwards."""
 
     def __init__(self, model: VisionLanguageModel, config: GenerateConfig) -> None:
         devices = [model.device] if model.device.type == "cuda" else []
-        self._fork = torch.random.fork_rng(devices=devices) if config.temperature > 0 and config.seed is not None else None
+        self._fork = (
+            torch.random.fork_rng(devices=devices) if config.temperature > 0 and config.seed is not None else None
+        )
         self._seed = config.seed
 
     def __enter__(self) -> None:

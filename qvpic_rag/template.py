@@ -54,7 +54,9 @@ class ChatTemplate:
         # Some templates want every turn as a list of parts; others print such a list as Python would.
         self._parts = "'type'" not in self._render([Message("user", _PROBE), Message("assistant", _PROBE)], 0)
         if system_prompt is not None and system_prompt.strip() not in self._render([Message("user", _PROBE)], 0):
-            raise TemplateError(f"The chat template of {self._name!r} drops the system prompt; ask with system= instead.")
+            raise TemplateError(
+                f"The chat template of {self._name!r} drops the system prompt; ask with system= instead."
+            )
         one, two, three = (self._pieces([Message("user", _PROBE)], pictures) for pictures in (1, 2, 3))
         self.prefix, self.open, self.close, self.separator = _cut(one, two, self._name)
         joint = [*self.close, *self.separator, *self.open]

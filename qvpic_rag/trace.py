@@ -122,5 +122,7 @@ def _bar(answer: Answer) -> str:
         f'<span style="width:{100 * time / total:.2f}%;background:{color}" title="{name} {time:.2f} ms"></span>'
         for name, color, time in shown
     )
-    legend = "".join(f'<span><i style="background:{color}"></i>{name} {time:.2f} ms</span>' for name, color, time in shown)
+    legend = "".join(
+        f'<span><i style="background:{color}"></i>{name} {time:.2f} ms</span>' for name, color, time in shown
+    )
     return f'<div class="bar">{parts}</div><div class="legend">{legend}</div>'

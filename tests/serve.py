@@ -60,9 +60,7 @@ class Served:
     def generate(self, blocks: Sequence[KVBlock], question: str) -> Generated:
         """Greedy answer of at most ``NEW_TOKENS`` tokens."""
         context, ids = self.link(blocks, question)
-        return generate(
-            self.model, prompt(self.model, context, ids), GenerateConfig(max_new_tokens=NEW_TOKENS)
-        )
+        return generate(self.model, prompt(self.model, context, ids), GenerateConfig(max_new_tokens=NEW_TOKENS))
 
 
 def serve(folder: Path, *, dtype: str = "float32", system_prompt: str | None = None) -> Served:

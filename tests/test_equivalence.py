@@ -1,4 +1,4 @@
-"""The cached path against full prefill and against references written without the engine, for every family and dtype."""
+"""The cached path against full prefill and references written without the engine, over families and dtypes."""
 
 from __future__ import annotations
 
@@ -213,7 +213,9 @@ def test_frequencies_follow_the_length_of_the_request(
     at, so only what is exact is asserted: the first layer's keys, which no attention has touched."""
     engine = served(family, rope="dynamic")  # original length: 16 positions
     context, _ = engine.link(engine.compile(pictures), QUESTION)
-    reference = full_prefill(tiny_model(family, rope="dynamic"), tiny_folder(family, rope="dynamic"), pictures, QUESTION)
+    reference = full_prefill(
+        tiny_model(family, rope="dynamic"), tiny_folder(family, rope="dynamic"), pictures, QUESTION
+    )
     count = context.tokens
     ours, theirs = context.cache.key_buffer[0, :, :count], reference.keys[0, :, :count]
     assert _error(ours, theirs) <= 1e-5 * float(theirs.abs().max())

@@ -104,7 +104,13 @@ def test_no_pages_is_the_models_own_text_answer(served: Served) -> None:
     ids = served.template.without_pages([Message("user", QUESTION)])
     tokens = torch.tensor([ids])
     plain = served.model.model.generate(
-        tokens, attention_mask=torch.ones_like(tokens), do_sample=False, max_new_tokens=8, temperature=None, top_p=None, top_k=None
+        tokens,
+        attention_mask=torch.ones_like(tokens),
+        do_sample=False,
+        max_new_tokens=8,
+        temperature=None,
+        top_p=None,
+        top_k=None,
     )
     assert list(result.token_ids) == plain[0, len(ids) :].tolist()
 

@@ -31,10 +31,11 @@ ALLOWED = {
     "generate": {"assemble", "cache", "detokenize"},
     "baselines": {"cache", "generate", "template", "assemble", "compile", "pipeline"},
     "pipeline": {
-        "assemble", "bank", "compile", "documents", "embed", "generate", "index", "render", "route", "template",
+        "assemble", "bank", "compile", "documents", "embed", "generate",
+        "index", "progress", "render", "route", "template",
     },
     "demo": {"pipeline", "baselines"},
-    "cli": {"pipeline", "demo", "trace", "bank"},
+    "cli": {"pipeline", "demo", "trace", "bank", "progress"},
     "": {"pipeline", "bank"},
 }  # fmt: skip
 

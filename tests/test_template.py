@@ -69,7 +69,9 @@ def test_history_follows_the_pages(family: str, tiny_folder: Callable[..., Path]
     assert "'type'" not in template._tokenizer.decode(template.without_pages(turns))
 
 
-@pytest.mark.parametrize(("variant", "reason"), [("numbered", "depending on its place|changes the text"), ("text_only", "text only")])
+@pytest.mark.parametrize(
+    ("variant", "reason"), [("numbered", "depending on its place|changes the text"), ("text_only", "text only")]
+)
 @pytest.mark.parametrize("family", ["glm4v", "qwen2_vl", "llava_onevision"])
 def test_templates_that_cannot_work_are_refused(
     family: str, variant: str, reason: str, tiny_folder: Callable[..., Path]
@@ -94,7 +96,9 @@ def test_a_conversation_needs_a_user_turn(tiny_folder: Callable[..., Path]) -> N
         _template(tiny_folder("qwen3_vl")).suffix([Message("assistant", "Hello.")])
 
 
-def test_the_template_of_the_processor_wins_over_the_tokenizers(tiny_folder: Callable[..., Path], tmp_path: Path) -> None:
+def test_the_template_of_the_processor_wins_over_the_tokenizers(
+    tiny_folder: Callable[..., Path], tmp_path: Path
+) -> None:
     """Older checkpoints keep the picture template in chat_template.json and a text template with the tokenizer."""
     import json
     import shutil

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ __all__ = [
     "decode_embedding",
     "decode_lines",
     "document_digest",
+    "document_pages",
     "documents",
     "find_page",
     "generation",
@@ -216,6 +218,15 @@ def pages(connection: sqlite3.Connection, namespace: str, ids: Sequence[int], pa
                 )
             found[number] = StoredPage(number, Page(drawn, _text(text), _text(source), position))
     return [found[number] for number in map(int, ids) if number in found]
+
+
+def document_pages(connection: sqlite3.Connection, namespace: str, source: str, path: Path) -> list[Page]:
+    """The pages of a document in their order; none when it is not stored."""
+    query = f"""SELECT links.page_id FROM links JOIN documents ON documents.id = links.document_id
+        WHERE documents.{IN_NAMESPACE} AND documents.source = ? ORDER BY links.number"""
+    ids = [row[0] for row in connection.execute(query, (namespace, _stored(source)))]
+    found = [stored.page for stored in pages(connection, namespace, ids, path)]
+    return [replace(page, source=source, number=number) for number, page in enumerate(found)]
 
 
 def find_page(connection: sqlite3.Connection, namespace: str, digest: str, path: Path) -> Page | None:

@@ -307,6 +307,11 @@ class Bank:
         with self._database.read() as connection:
             return catalogue.documents(connection, self.namespace)
 
+    def document_pages(self, source: str) -> list[Page]:
+        """The pages of a document in their order; none when it is not stored."""
+        with self._database.read() as connection:
+            return catalogue.document_pages(connection, self.namespace, source, self.path)
+
     def pages(self, ids: Sequence[int]) -> list[StoredPage]:
         """The pages with these ids in the order of ``ids``; an id that is not stored (any more) is left out.
 

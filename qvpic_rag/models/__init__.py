@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoImageProcessor, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+)
 from transformers.utils import cached_file
 
 from qvpic_rag.errors import ConfigError, ModelNotFoundError, TemplateError, UnsupportedModelError
@@ -127,8 +132,8 @@ def _loading(name: str) -> Iterator[None]:
         if "does not recognize this architecture" in str(error) or "model type" in reason:
             raise UnsupportedModelError(f"Model {name!r} has an unknown architecture; supported: {known}.") from error
         raise ModelNotFoundError(
-            f"Model {name!r} cannot be loaded ({reason.rstrip('.')}); give 'demo', a folder with config.json, tokenizer "
-            "and safetensors weights, or a hub id that is reachable or already downloaded."
+            f"Model {name!r} cannot be loaded ({reason.rstrip('.')}); give 'demo', a folder with config.json, "
+            "tokenizer and safetensors weights, or a hub id that is reachable or already downloaded."
         ) from error
 
 
@@ -144,8 +149,8 @@ def _check_remote_code(where: str, revision: str | None, trusted: bool) -> None:
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind in _REMOTE_CODE and not trusted:
         raise UnsupportedModelError(
-            f"Model {where!r} ({kind}) brings its own Python code, which is run only if you say so: read that code, then "
-            "pass trust_remote_code=True (command line: --trust-remote-code)."
+            f"Model {where!r} ({kind}) brings its own Python code, which is run only if you say so: read that code, "
+            "then pass trust_remote_code=True (command line: --trust-remote-code)."
         )
     if isinstance(kind, str) and kind not in families():
         raise UnsupportedModelError(f"Model {where!r} has architecture {kind!r}; supported: {', '.join(families())}.")
@@ -185,8 +190,8 @@ def _check_complete(name: str, report: dict[str, Any]) -> None:
     missing = sorted(report.get("missing_keys") or ()) + sorted(str(m) for m in report.get("mismatched_keys") or ())
     if missing:
         raise ModelNotFoundError(
-            f"Model {name!r} has no usable weights for {missing[0]} and {len(missing) - 1} more; the checkpoint does not "
-            "match its config.json, download it again."
+            f"Model {name!r} has no usable weights for {missing[0]} and {len(missing) - 1} more; the checkpoint does "
+            "not match its config.json, download it again."
         )
 
 

@@ -74,7 +74,7 @@ class VisionLanguageModel(ABC):
         self.image_processor = checkpoint.image_processor
         self.lock = threading.RLock()
         self.rotary = Rotary(self.text_model.rotary_emb, self.axes, self.interleaved)
-        attention = self.attention(0)
+        attention: Any = self.attention(0)
         self.head_dim = int(attention.head_dim)
         self.layers = len(self.text_model.layers)
         self.kv_heads = int(self.value_module(attention).out_features) // self.head_dim
@@ -88,8 +88,8 @@ class VisionLanguageModel(ABC):
             kinds = {"sliding_attention"}
         if kinds:
             raise UnsupportedModelError(
-                f"This {config.model_type} model has {', '.join(sorted(kinds))} layers, which do not keep every token's "
-                "keys, so page caches cannot be linked; use a checkpoint whose layers are all full attention."
+                f"This {config.model_type} model has {', '.join(sorted(kinds))} layers, which do not keep every "
+                "token's keys, so page caches cannot be linked; use a checkpoint whose layers are all full attention."
             )
 
     @property

@@ -45,7 +45,7 @@ def _remember(memory: dict[str, str]) -> None:
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(memory, file)
-        os.replace(temporary, path)
+        Path(temporary).replace(path)
     except OSError as error:
         _log.debug("file digests are not remembered: %s", error)
 

@@ -17,9 +17,10 @@ from qvpic_rag.embed import load_embedder
 from qvpic_rag.errors import ConfigError, InputError
 from qvpic_rag.models import load_model
 from qvpic_rag.pipeline.engine import Engine, make_recipe
-from qvpic_rag.pipeline.ingest import IngestReport, Progress, ingest
+from qvpic_rag.pipeline.ingest import IngestReport, ingest
 from qvpic_rag.pipeline.request import Question, answer
 from qvpic_rag.pipeline.stream import AnswerStream
+from qvpic_rag.progress import Progress, bar
 from qvpic_rag.records import Answer, Document, Message, Page, Recipe
 from qvpic_rag.render import Renderer
 from qvpic_rag.template import ChatTemplate
@@ -172,9 +173,7 @@ class QVPIC:
         items = [documents] if isinstance(documents, str | os.PathLike | Document) else list(documents)
         if callable(progress):
             return ingest(self._engine, _documents(items, stdin), progress)
-        from qvpic_rag.pipeline.progress import bar
-
-        with bar(enabled=progress) as update:
+        with bar("Compiling", "pages", enabled=progress) as update:
             return ingest(self._engine, _documents(items, stdin), update)
 
     def remove(self, source: str | os.PathLike[str]) -> bool:
@@ -231,7 +230,7 @@ class QVPIC:
         """As :meth:`ask` without blocking the event loop; cancelling the task ends generation at the next token."""
         stream = self.stream(question, **options)
         try:
-            await asyncio.to_thread(lambda: [piece for piece in stream])
+            await asyncio.to_thread(list, stream)
         finally:
             await asyncio.shield(asyncio.to_thread(stream.close))
         return stream.answer
@@ -246,7 +245,12 @@ class QVPIC:
             await asyncio.shield(asyncio.to_thread(stream.close))
 
     def _question(
-        self, question: str, top_k: int | None, system: str | None, history: Sequence[Message], generation: dict[str, Any]
+        self,
+        question: str,
+        top_k: int | None,
+        system: str | None,
+        history: Sequence[Message],
+        generation: dict[str, Any],
     ) -> Question:
         try:
             settings = GenerateConfig(**generation)

@@ -1,35 +1,35 @@
-"""Documents into the bank: lay out, render, compile both resolutions, embed, and link, a window of documents at a time."""
+"""Documents into the bank, a window at a time: lay out, render, compile both resolutions, embed, link."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from qvpic_rag.documents import Failure, document_digest
 from qvpic_rag.errors import DocumentError, InputError
 from qvpic_rag.pipeline.engine import Engine
+from qvpic_rag.progress import Progress
 from qvpic_rag.records import Document, Page
 
-__all__ = ["IngestReport", "Progress", "ingest"]
+__all__ = ["IngestReport", "ingest"]
 
 _WINDOW = 32
 """Pages compiled and embedded between two commits; what an interruption costs at most is embedding them again."""
-
-Progress = Callable[[int, int, str], None]
-"""Called with pages done, pages in all, and the source being worked on."""
 
 
 @dataclass(frozen=True)
 class IngestReport:
     """What one ingest did; sources in the order in which they came.
 
-    ``pages`` counts the pages of added and replaced documents, ``compiled`` the KV blocks that had to be computed
+    ``repaired`` are unchanged documents some of whose blocks were lost and have been compiled again. ``pages`` counts
+    the pages of added, replaced and repaired documents, ``compiled`` the KV blocks that had to be computed
     (two per new page), ``seconds`` the wall time.
     """
 
     added: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
+    repaired: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     failed: tuple[Failure, ...] = ()
     pages: int = 0
@@ -42,12 +42,14 @@ class _Planned:
     document: Document
     digest: str
     pages: tuple[Page, ...]
+    outcome: str
 
 
 @dataclass
 class _Tally:
     added: list[str] = field(default_factory=list)
     replaced: list[str] = field(default_factory=list)
+    repaired: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
     compiled: int = 0
@@ -73,6 +75,7 @@ def ingest(engine: Engine, items: Iterable[Document | Failure], progress: Progre
     return IngestReport(
         added=tuple(tally.added),
         replaced=tuple(tally.replaced),
+        repaired=tuple(tally.repaired),
         unchanged=tuple(tally.unchanged),
         failed=tuple(tally.failed),
         pages=total,
@@ -93,7 +96,11 @@ def _plan(engine: Engine, items: Iterable[Document | Failure], tally: _Tally) ->
         seen.add(item.source)
         digest = document_digest(item)
         if engine.bank.document_digest(item.source) == digest:
-            tally.unchanged.append(item.source)
+            stored = tuple(engine.bank.document_pages(item.source))
+            if _missing(engine, stored):
+                yield _Planned(item, digest, stored, "repaired")
+            else:
+                tally.unchanged.append(item.source)
             continue
         try:
             pages = tuple(engine.renderer.pages(item.text, item.source))
@@ -102,7 +109,18 @@ def _plan(engine: Engine, items: Iterable[Document | Failure], tally: _Tally) ->
         except DocumentError as error:
             tally.failed.append(Failure(item.source, error))
             continue
-        yield _Planned(item, digest, pages)
+        known = engine.bank.document_digest(item.source) is not None
+        yield _Planned(item, digest, pages, "replaced" if known else "added")
+
+
+def _missing(engine: Engine, pages: Iterable[Page]) -> list[tuple[Page, int]]:
+    """Pages, each once, and resolutions whose blocks are not in the bank."""
+    return [
+        (page, dpi)
+        for page in {page.digest: page for page in pages}.values()
+        for dpi in (engine.low, engine.high)
+        if not engine.bank.has_block(engine.key(page, dpi))
+    ]
 
 
 def _windows(plan: list[_Planned]) -> Iterator[list[_Planned]]:
@@ -118,13 +136,8 @@ def _windows(plan: list[_Planned]) -> Iterator[list[_Planned]]:
 
 def _compile_window(engine: Engine, window: list[_Planned], tally: _Tally) -> Iterator[int]:
     """Compile and store what the bank lacks; yields the number of pages done so far."""
-    pages = {page.digest: page for item in window for page in item.pages}
-    wanted = [
-        (page, dpi)
-        for page in pages.values()
-        for dpi in (engine.low, engine.high)
-        if not engine.bank.has_block(engine.key(page, dpi))
-    ]
+    pages = [page for item in window for page in item.pages]
+    wanted = _missing(engine, pages)
     step = engine.batch_size * 2
     for at in range(0, len(wanted), step):
         for block in engine.compile(wanted[at : at + step]):
@@ -137,7 +150,6 @@ def _commit(engine: Engine, window: list[_Planned], tally: _Tally) -> None:
     vectors = engine.embedder.encode([page.text for item in window for page in item.pages])
     at = 0
     for item in window:
-        known = engine.bank.document_digest(item.document.source) is not None
         engine.bank.put_document(
             item.document.source,
             item.digest,
@@ -145,5 +157,5 @@ def _commit(engine: Engine, window: list[_Planned], tally: _Tally) -> None:
             vectors[at : at + len(item.pages)],
             item.document.metadata,
         )
-        (tally.replaced if known else tally.added).append(item.document.source)
+        getattr(tally, item.outcome).append(item.document.source)
         at += len(item.pages)

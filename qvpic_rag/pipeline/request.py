@@ -92,7 +92,9 @@ def answer(
     clock.lap("route")
     routed = [(stored, score, decision) for (stored, score), decision in zip(found, decisions, strict=True)]
     loaded, compiled, note = _load(engine, question, routed, clock)
-    query_ids = engine.template.suffix(question.messages) if loaded else engine.template.without_pages(question.messages)
+    query_ids = (
+        engine.template.suffix(question.messages) if loaded else engine.template.without_pages(question.messages)
+    )
     kept, dropped = _fit(engine, question, loaded, len(query_ids))
     if not kept and not dropped:
         note = "No page was retrieved; the answer is generated without documents."
@@ -107,7 +109,11 @@ def answer(
     )
     clock.lap("assemble")
     generated = generate(
-        engine.model, prompt(engine.model, context, query_ids), question.generation, on_piece=on_piece, cancelled=cancelled
+        engine.model,
+        prompt(engine.model, context, query_ids),
+        question.generation,
+        on_piece=on_piece,
+        cancelled=cancelled,
     )
     end = time.perf_counter()
     return Answer(
@@ -144,8 +150,8 @@ def _load(
         except (MissingBlockError, CorruptBlockError) as error:
             if question.request.on_miss == "error":
                 raise MissingBlockError(
-                    f"Page {stored.page.number} of {stored.page.source} at {dpi} DPI is not usable ({error}); ingest the "
-                    "document again, or ask with on_miss='compile'."
+                    f"Page {stored.page.number} of {stored.page.source} at {dpi} DPI is not usable ({error}); ingest "
+                    "the document again, or ask with on_miss='compile'."
                 ) from error
             missing.append((stored.page, dpi))
     clock.lap("load")
@@ -182,8 +188,8 @@ def _fit(
     fixed = query_tokens + question.generation.max_new_tokens
     if fixed > limit:
         raise ContextOverflowError(
-            f"The question ({query_tokens} tokens) and the longest allowed answer ({question.generation.max_new_tokens}) "
-            f"exceed the limit of {limit} tokens; shorten the question or lower max_new_tokens."
+            f"The question ({query_tokens} tokens) and the longest allowed answer "
+            f"({question.generation.max_new_tokens}) exceed the limit of {limit} tokens; shorten the question or lower max_new_tokens."
         )
     kept, dropped = list(loaded), []
     while kept and fixed + sum(b.tokens for b in engine.link([p.block for p in kept])) > limit:

@@ -34,8 +34,8 @@ _SHAPED = (
 )
 _JOINERS = "\u200c\u200d"
 _STRAY_JOINER = re.compile(f"(?<![{_SHAPED}])[{_JOINERS}]+")
-_OPEN = "（［｛「『【〈《〔〖〘"  # noqa: RUF001
-_CLOSE = "、。，．・：；？！）］｝」』】〉》〕〗〙ー々ゝゞヽヾ"  # noqa: RUF001
+_OPEN = "（［｛「『【〈《〔〖〘"
+_CLOSE = "、。，．・：；？！）］｝」』】〉》〕〗〙ー々ゝゞヽヾ"
 _CJK = (
     "\u2e80-\u2fdf\u3000-\u303f\u3040-\u30ff\u3100-\u312f\u31a0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\uff00-\uff9f\U00020000-\U0003ffff"

@@ -74,7 +74,7 @@ class Layout:
 
     def _page(self, section: str, spans: list[_Span]) -> Iterator[LaidOutPage]:
         lines = tuple(self._draw(section[span.start : span.end]) for span in spans)
-        if any(line.strip(" ") for line in lines):
+        if any(line.strip() for line in lines):
             yield LaidOutPage(lines, section[spans[0].start : spans[-1].end])
 
     def _draw(self, text: str) -> str:

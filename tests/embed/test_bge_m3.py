@@ -13,9 +13,7 @@ import pytest
 import torch
 
 from qvpic_rag.embed import load_embedder
-from qvpic_rag.errors import (
-    ModelNotFoundError,
-)
+from qvpic_rag.errors import ModelNotFoundError
 from tests.embed.small import TEXTS, WORDS, as_pickle, save_bge, save_model, states, unit
 
 

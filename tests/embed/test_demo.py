@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 
 from qvpic_rag.embed import load_embedder, locate
-from qvpic_rag.errors import (
-    MissingDependencyError,
-    ModelNotFoundError,
-    QVPICError,
-)
+from qvpic_rag.errors import MissingDependencyError, ModelNotFoundError, QVPICError
 from tests.embed.small import states, unit
 
 needs_demo = pytest.mark.skipif(

@@ -8,16 +8,10 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 import torch
-from transformers import (
-    BertModel,
-)
+from transformers import BertModel
 
 from qvpic_rag.embed import load_embedder
-from qvpic_rag.errors import (
-    ConfigError,
-    ModelNotFoundError,
-    UnsupportedModelError,
-)
+from qvpic_rag.errors import ConfigError, ModelNotFoundError, UnsupportedModelError
 from tests.embed.small import save_model, write_json
 
 

@@ -11,17 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    BertModel,
-)
+from transformers import BertModel
 
 from qvpic_rag.embed import load_embedder
 from qvpic_rag.embed.encoder import _batches
-from qvpic_rag.errors import (
-    ConfigError,
-    InputError,
-    UnsupportedModelError,
-)
+from qvpic_rag.errors import ConfigError, InputError, UnsupportedModelError
 from tests.embed.small import TEXTS, WORDS, save_model, states, unit, write_json
 
 POOL = {

@@ -70,7 +70,9 @@ def test_missing_weights_are_not_made_up(tiny_folder: Callable[..., Path], tmp_p
     shutil.copytree(tiny_folder("qwen2_vl"), folder)
     weights = load_file(folder / "model.safetensors")
     dropped = next(name for name in weights if "k_proj.weight" in name)
-    save_file({k: v for k, v in weights.items() if k != dropped}, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(
+        {k: v for k, v in weights.items() if k != dropped}, folder / "model.safetensors", metadata={"format": "pt"}
+    )
     with pytest.raises(ModelNotFoundError, match="no usable weights"):
         load_model(str(folder))
 

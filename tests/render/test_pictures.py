@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -91,7 +92,7 @@ def test_every_resolution_shows_the_same_lines(make: Make, name: str) -> None:
         scale = dpi / 72
         darkness = ink(renderer.image(pages[0], dpi))
         edges = [round((profile.margin_top + n * profile.line_height) * scale) for n in range(len(pages[0].lines) + 1)]
-        inked[dpi] = np.array([darkness[a:b].sum() / scale**2 for a, b in zip(edges, edges[1:], strict=False)])
+        inked[dpi] = np.array([darkness[a:b].sum() / scale**2 for a, b in itertools.pairwise(edges)])
     for dpi in (96, 120, 168):
         assert inked[dpi] == pytest.approx(inked[72], rel=0.15 if name == "glyph" else 0.3)
 
