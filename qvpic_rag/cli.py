@@ -6,25 +6,31 @@ the traceback.
 
 from __future__ import annotations
 
-import json
-import logging
-import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from qvpic_rag import __version__
+from qvpic_rag.console import (
+    err,
+    out,
+    print_demo,
+    print_ingest,
+    print_json,
+    print_route,
+    print_stats,
+    print_stream,
+    reported,
+)
 from qvpic_rag.errors import InputError, QVPICError
 
 if TYPE_CHECKING:
     from qvpic_rag.bank import Bank
-    from qvpic_rag.pipeline import QVPIC, IngestReport
+    from qvpic_rag.pipeline import QVPIC
     from qvpic_rag.records import Answer
 
 __all__ = ["app", "main"]
@@ -38,9 +44,6 @@ app = typer.Typer(
 )
 bank_app = typer.Typer(help="Look after a bank.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bank_app, name="bank")
-
-_out = Console(highlight=False, markup=False, soft_wrap=True)
-_err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 BankOption = Annotated[Path, typer.Option("--bank", help="Folder of the bank.", show_default=False)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -66,48 +69,13 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
 ) -> None:
     if version:
-        _out.print(f"qvpic-rag {__version__}")
+        out.print(f"qvpic-rag {__version__}")
         raise typer.Exit
-
-
-@contextmanager
-def _reported(debug: bool) -> Iterator[None]:
-    """Errors as one sentence and an exit code."""
-    _quiet_libraries(debug)
-    try:
-        yield
-    except (typer.Exit, typer.Abort):
-        raise
-    except KeyboardInterrupt:
-        _err.print("Interrupted; what was finished is stored, run the same command again to continue.")
-        raise typer.Exit(1) from None
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again on exit
-        raise typer.Exit(1) from None
-    except QVPICError as error:
-        if debug:
-            raise
-        _err.print(f"Error: {error}")
-        raise typer.Exit(error.exit_code) from None
-    except Exception as error:
-        if debug:
-            raise
-        _err.print(f"Error: {type(error).__name__}: {error}. Run again with --debug to see where.")
-        raise typer.Exit(1) from None
-
-
-def _quiet_libraries(debug: bool) -> None:
-    """Progress bars and notices of the libraries below are noise on a command's output."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    if debug:
-        return
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def _loaded(load: Callable[[], QVPIC]) -> QVPIC:
     """Import and load behind a spinner; both take seconds."""
-    with _err.status("Loading the model ..."):
+    with err.status("Loading the model ..."):
         from transformers.utils import logging as transformers_logging
 
         transformers_logging.disable_progress_bar()
@@ -140,7 +108,7 @@ def ingest(
     debug: Debug = False,
 ) -> None:
     """Render and compile documents into a bank, which is created where there is none."""
-    with _reported(debug):
+    with reported(debug):
         if (low_dpi is None) != (high_dpi is None):
             raise InputError("Give --low-dpi and --high-dpi together, such as --low-dpi 72 --high-dpi 120.")
         dpis = None if low_dpi is None or high_dpi is None else (low_dpi, high_dpi)
@@ -160,7 +128,7 @@ def ingest(
         with _loaded(lambda: _opened(bank, model, options)) as rag:
             report = rag.ingest(paths, stdin=stdin)
             pages = rag.bank.page_count()
-        _print_ingest(report, bank, pages, as_json)
+        print_ingest(report, bank, pages, as_json)
         if report.failed:
             stored = report.added or report.replaced or report.repaired or report.unchanged
             raise typer.Exit(1 if stored else 2)
@@ -174,30 +142,6 @@ def _opened(bank: Path, model: str | None, options: dict[str, Any]) -> QVPIC:
     if not bank.exists():
         raise InputError(f"There is no bank at {bank} yet; say with --model which model to make it with.")
     return QVPIC.open(bank, **options)
-
-
-def _print_ingest(report: IngestReport, bank: Path, pages: int, as_json: bool) -> None:
-    if as_json:
-        _print_json(
-            {
-                "added": list(report.added),
-                "replaced": list(report.replaced),
-                "repaired": list(report.repaired),
-                "unchanged": list(report.unchanged),
-                "failed": [{"source": failure.source, "error": str(failure.error)} for failure in report.failed],
-                "pages": report.pages,
-                "compiled": report.compiled,
-                "seconds": report.seconds,
-            }
-        )
-    else:
-        speed = f" ({report.pages / report.seconds:.1f} pages/s)" if report.pages and report.seconds else ""
-        names = ("added", "replaced", "repaired", "unchanged", "failed")
-        counts = ", ".join(f"{count} {name}" for name in names if (count := len(getattr(report, name))))
-        _out.print(f"{counts or 'nothing'}: {report.pages} pages compiled in {report.seconds:.1f} s{speed}.")
-        _out.print(f"The bank {bank} holds {pages} pages.")
-    for failure in report.failed:
-        _err.print(f"Error: {failure.error}")
 
 
 @app.command()
@@ -221,7 +165,7 @@ def ask(
     debug: Debug = False,
 ) -> None:
     """Answer a question from a bank."""
-    with _reported(debug):
+    with reported(debug):
         if not question.strip():
             raise InputError("The question is empty; ask something.")
         from qvpic_rag.pipeline import QVPIC
@@ -248,15 +192,15 @@ def ask(
             if as_json or trace is not None or not sys.stdout.isatty():
                 answer = rag.ask(question, **generation)
                 if not as_json:
-                    _out.print(answer.text)
+                    out.print(answer.text)
             else:
-                answer = _print_stream(rag, question, generation)
+                answer = print_stream(rag, question, generation)
             if trace is not None:
                 _write_trace(rag, question, answer, trace)
         if as_json:
-            _print_json(answer.to_dict())
+            print_json(answer.to_dict())
         else:
-            _print_route(answer)
+            print_route(answer)
 
 
 def _check_not_empty(store: Bank, bank: Path) -> None:
@@ -264,28 +208,6 @@ def _check_not_empty(store: Bank, bank: Path) -> None:
 
     if store.page_count() == 0:
         raise BankNotFoundError(f"The bank {bank} holds no pages; run: qvpic ingest PATH --bank {bank}")
-
-
-def _print_stream(rag: QVPIC, question: str, generation: dict[str, Any]) -> Answer:
-    with rag.stream(question, **generation) as stream:
-        for piece in stream:
-            _out.print(piece, end="")
-        _out.print()
-        return stream.answer
-
-
-def _print_route(answer: Answer) -> None:
-    """What the answer rests on, on stderr, so that stdout is the answer alone."""
-    if answer.route.note:
-        _err.print(answer.route.note)
-    if answer.route.dropped:
-        _err.print(f"{len(answer.route.dropped)} page(s) of lowest rank were left out: the context is full.")
-    for page in answer.route.pages:
-        _err.print(f"  {page.dpi:>4} DPI  score {page.score:6.3f}  {page.source}, page {page.number + 1}")
-    _err.print(
-        f"first token after {answer.timing.ttft:.0f} ms, answer after {answer.timing.total:.0f} ms; "
-        f"{answer.usage.context_tokens} tokens from the bank, {answer.usage.query_tokens} prefilled"
-    )
 
 
 def _write_trace(rag: QVPIC, question: str, answer: Answer, path: Path) -> None:
@@ -305,7 +227,7 @@ def demo(
     debug: Debug = False,
 ) -> None:
     """Ingest bundled documents with the bundled reader and ask three questions, beside full prefill."""
-    with _reported(debug), tempfile.TemporaryDirectory(prefix="qvpic-demo-") as folder:
+    with reported(debug), tempfile.TemporaryDirectory(prefix="qvpic-demo-") as folder:
         where = bank or Path(folder) / "bank"
         from qvpic_rag.demo import demo_documents, run_demo
         from qvpic_rag.pipeline import QVPIC
@@ -314,7 +236,7 @@ def demo(
             report = rag.ingest(demo_documents())
             results = list(run_demo(rag))
         if as_json:
-            _print_json(
+            print_json(
                 [
                     {"question": r.question, "expected": r.expected, "correct": r.correct}
                     | {"qvpic": r.cached.to_dict(), "full_prefill": r.full.to_dict()}
@@ -322,63 +244,36 @@ def demo(
                 ]
             )
         else:
-            _print_demo(report, results, bank)
+            print_demo(report, results, bank)
         if not all(result.correct for result in results):
             raise QVPICError("The demo gave a wrong answer; please report it with the output of: qvpic demo --json")
-
-
-def _print_demo(report: IngestReport, results: list[Any], bank: Path | None) -> None:
-    if report.added:
-        _out.print(
-            f"{len(report.added)} documents, {report.pages} pages compiled at 72 and 120 DPI in "
-            f"{report.seconds:.1f} s (once, offline).\n"
-        )
-    else:
-        _out.print(f"{len(report.unchanged)} documents, unchanged since they were compiled into {bank}.\n")
-    for shown in results:
-        cached, full = shown.cached, shown.full
-        _out.print(f"Q  {shown.question}")
-        _out.print(f"A  {cached.text}   ({'right' if shown.correct else f'wrong, expected {shown.expected}'})")
-        for page in cached.route.pages:
-            mark = "*" if page.promoted else " "
-            _out.print(f"   {mark} {page.dpi:>3} DPI  score {page.score:6.3f}  {page.source}, page {page.number + 1}")
-        _out.print(
-            f"   first token: QV-PIC {cached.timing.ttft:.1f} ms (query embedding and routing included), full prefill "
-            f"{full.timing.ttft:.1f} ms (same pages at high resolution, already rendered): "
-            f"{full.timing.ttft / cached.timing.ttft:.1f} times faster\n"
-        )
-    _out.print("* read at high resolution. The reader is a 5.1 M-parameter model that reads only this kind of page.")
-    if bank is not None:
-        _out.print(f'Try: qvpic ask "{results[0].question}" --bank {bank}')
 
 
 @bank_app.command()
 def stats(bank: BankOption, namespace: Namespace = "default", as_json: AsJson = False, debug: Debug = False) -> None:
     """What a bank holds and what it was made with."""
-    with _reported(debug), _opened_bank(bank, namespace) as store:
-        values = store.stats().to_dict()
+    with reported(debug), _opened_bank(bank, namespace) as store:
+        found = store.stats()
         if as_json:
-            _print_json(values)
+            print_json(found.to_dict())
         else:
-            for name, value in values.items():
-                shown = json.dumps(value) if isinstance(value, dict | list) else value
-                _out.print(f"{name.replace('_', ' ')}: {shown}")
+            print_stats(found)
 
 
 @bank_app.command()
 def verify(bank: BankOption, namespace: Namespace = "default", as_json: AsJson = False, debug: Debug = False) -> None:
     """Check every block's bytes and key; exits with 1 where something is wrong."""
-    with _reported(debug), _opened_bank(bank, namespace) as store:
+    with reported(debug), _opened_bank(bank, namespace) as store:
         from qvpic_rag.progress import bar
 
         with bar("Checking", "blocks", enabled=not as_json) as update:
             problems = store.verify(progress=lambda done, total: update(done, total, ""))
         if as_json:
-            _print_json([problem.to_dict() for problem in problems])
+            print_json([problem.to_dict() for problem in problems])
         else:
             for problem in problems:
-                _out.print(str(problem))
-            _out.print(f"{len(problems)} problem(s) found.")
+                out.print(str(problem))
+            out.print(f"{len(problems)} problem(s) found.")
         if problems:
             raise typer.Exit(1)
 
@@ -396,12 +291,12 @@ def gc(
 
     Young ones are kept, because another process may be about to use what it has just compiled.
     """
-    with _reported(debug), _opened_bank(bank, namespace) as store:
+    with reported(debug), _opened_bank(bank, namespace) as store:
         result = store.gc(dry_run=dry_run, grace_s=grace)
         if as_json:
-            _print_json(result.to_dict())
+            print_json(result.to_dict())
         else:
-            _out.print(("Would remove " if dry_run else "Removed ") + str(result))
+            out.print(("Would remove " if dry_run else "Removed ") + str(result))
 
 
 @bank_app.command()
@@ -412,21 +307,17 @@ def remove(
     debug: Debug = False,
 ) -> None:
     """Remove documents; their blocks are freed by `qvpic bank gc`."""
-    with _reported(debug), _opened_bank(bank, namespace) as store:
+    with reported(debug), _opened_bank(bank, namespace) as store:
         known = {document.source for document in store.documents()}
         missing = [source for source in sources if source not in known]
         if missing:
             raise InputError(f"The bank holds no document {missing[0]!r}; see: qvpic bank stats --bank {bank}")
         for source in sources:
             store.remove_document(source)
-        _out.print(f"{len(sources)} document(s) removed.")
+        out.print(f"{len(sources)} document(s) removed.")
 
 
 def _opened_bank(bank: Path, namespace: str) -> Bank:
     from qvpic_rag.bank import Bank
 
     return Bank.open(bank, namespace=namespace)
-
-
-def _print_json(value: object) -> None:
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")

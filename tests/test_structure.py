@@ -35,7 +35,8 @@ ALLOWED = {
         "index", "progress", "render", "route", "template",
     },
     "demo": {"pipeline", "baselines"},
-    "cli": {"pipeline", "demo", "trace", "bank", "progress"},
+    "cli": {"pipeline", "demo", "trace", "bank", "progress", "console"},
+    "console": {"pipeline", "demo", "bank"},
     "": {"pipeline", "bank"},
 }  # fmt: skip
 

@@ -94,7 +94,11 @@ def _plan(engine: Engine, items: Iterable[Document | Failure], tally: _Tally) ->
         if item.source in seen:
             raise InputError(f"Two documents are named {item.source!r}; give each its own source.")
         seen.add(item.source)
-        digest = document_digest(item)
+        try:
+            digest = document_digest(item)
+        except DocumentError as error:
+            tally.failed.append(Failure(item.source, error))
+            continue
         if engine.bank.document_digest(item.source) == digest:
             stored = tuple(engine.bank.document_pages(item.source))
             if _missing(engine, stored):

@@ -189,7 +189,8 @@ def _fit(
     if fixed > limit:
         raise ContextOverflowError(
             f"The question ({query_tokens} tokens) and the longest allowed answer "
-            f"({question.generation.max_new_tokens}) exceed the limit of {limit} tokens; shorten the question or lower max_new_tokens."
+            f"({question.generation.max_new_tokens}) exceed the limit of {limit} tokens; shorten the question "
+            "or lower max_new_tokens."
         )
     kept, dropped = list(loaded), []
     while kept and fixed + sum(b.tokens for b in engine.link([p.block for p in kept])) > limit:

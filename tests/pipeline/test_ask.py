@@ -102,7 +102,7 @@ def test_wrong_options(rag: QVPIC, options: dict[str, object], error: type[Excep
 @pytest.mark.parametrize(
     "options",
     [{"alpha": 0}, {"alpha": 1.5}, {"budget": -1}, {"top_k": 0}, {"overflow": "ignore"}, {"on_miss": "x"},
-     {"dpis": (120, 72)}, {"batch_size": 0}, {"max_context_tokens": 0}, {"profile": "no-such-profile"}, {"dtype": "int4"}],
+     {"dpis": (120, 72)}, {"batch_size": 0}, {"max_context_tokens": 0}, {"profile": "no-such"}, {"dtype": "int4"}],
     ids=str,
 )  # fmt: skip
 def test_wrong_settings(demo_bank: Path, options: dict[str, object]) -> None:

@@ -1,0 +1,175 @@
+"""What commands print, and how they report errors: one sentence on stderr and an exit code."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.console import Console
+
+from qvpic_rag.errors import QVPICError
+
+if TYPE_CHECKING:
+    from qvpic_rag.bank import BankStats
+    from qvpic_rag.demo import Shown
+    from qvpic_rag.pipeline import QVPIC, IngestReport
+    from qvpic_rag.records import Answer
+
+__all__ = [
+    "err",
+    "out",
+    "print_demo",
+    "print_ingest",
+    "print_json",
+    "print_route",
+    "print_stats",
+    "print_stream",
+    "reported",
+]
+
+out = Console(highlight=False, markup=False, soft_wrap=True)
+"""Standard output: results only."""
+
+err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+"""Standard error: everything about a result."""
+
+
+@contextmanager
+def reported(debug: bool) -> Iterator[None]:
+    """Errors as one sentence and an exit code."""
+    _quiet_libraries(debug)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            yield
+    except (typer.Exit, typer.Abort):
+        raise
+    except KeyboardInterrupt:
+        err.print("Interrupted; what was finished is stored, run the same command again to continue.")
+        raise typer.Exit(1) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again on exit
+        raise typer.Exit(1) from None
+    except QVPICError as error:
+        if debug:
+            raise
+        err.print(f"Error: {error}")
+        raise typer.Exit(error.exit_code) from None
+    except Exception as error:
+        if debug:
+            raise
+        err.print(f"Error: {type(error).__name__}: {error}. Run again with --debug to see where.")
+        raise typer.Exit(1) from None
+
+
+def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
+    """What is wrong, without the source line of the library."""
+    err.print(f"Warning: {message}")
+
+
+def _quiet_libraries(debug: bool) -> None:
+    """Progress bars and notices of the libraries below are noise on a command's output."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    if debug:
+        return
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def print_stats(stats: BankStats) -> None:
+    """A bank's content as a few lines."""
+    recipe = stats.to_dict()["recipe"]
+    out.print(f"{stats.documents} documents, {stats.pages} pages in namespace {stats.namespace!r} of {stats.path}")
+    for dpi, count in stats.blocks.items():
+        out.print(f"  {dpi:>4} DPI  {count} blocks  {stats.block_bytes[dpi] / 1e6:.1f} MB")
+    out.print(f"on disk  {stats.disk_bytes / 1e6:.1f} MB")
+    for name in ("model", "revision", "dtype", "system_prompt", "profile", "embedder"):
+        if recipe.get(name):
+            out.print(f"{name.replace('_', ' ')}  {recipe[name]}")
+
+
+def print_json(value: object) -> None:
+    """One JSON value, readable; text as it is."""
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+
+
+def print_ingest(report: IngestReport, bank: Path, pages: int, as_json: bool) -> None:
+    """What an ingest did; failures on stderr, one sentence each."""
+    if as_json:
+        print_json(
+            {
+                "added": list(report.added),
+                "replaced": list(report.replaced),
+                "repaired": list(report.repaired),
+                "unchanged": list(report.unchanged),
+                "failed": [{"source": failure.source, "error": str(failure.error)} for failure in report.failed],
+                "pages": report.pages,
+                "compiled": report.compiled,
+                "seconds": report.seconds,
+            }
+        )
+    else:
+        speed = f" ({report.pages / report.seconds:.1f} pages/s)" if report.pages and report.seconds else ""
+        names = ("added", "replaced", "repaired", "unchanged", "failed")
+        counts = ", ".join(f"{count} {name}" for name in names if (count := len(getattr(report, name))))
+        out.print(f"{counts or 'nothing'}: {report.pages} pages compiled in {report.seconds:.1f} s{speed}.")
+        out.print(f"The bank {bank} holds {pages} pages.")
+    for failure in report.failed:
+        err.print(f"Error: {failure.error}")
+
+
+def print_stream(rag: QVPIC, question: str, generation: dict[str, Any]) -> Answer:
+    """The answer as it is written; returns its record."""
+    with rag.stream(question, **generation) as stream:
+        for piece in stream:
+            out.print(piece, end="")
+        out.print()
+        return stream.answer
+
+
+def print_route(answer: Answer) -> None:
+    """What the answer rests on, on stderr, so that stdout is the answer alone."""
+    if answer.route.note:
+        err.print(answer.route.note)
+    if answer.route.dropped:
+        err.print(f"{len(answer.route.dropped)} page(s) of lowest rank were left out: the context is full.")
+    for page in answer.route.pages:
+        err.print(f"  {page.dpi:>4} DPI  score {page.score:6.3f}  {page.source}, page {page.number + 1}")
+    err.print(
+        f"first token after {answer.timing.ttft:.0f} ms, answer after {answer.timing.total:.0f} ms; "
+        f"{answer.usage.context_tokens} tokens from the bank, {answer.usage.query_tokens} prefilled"
+    )
+
+
+def print_demo(report: IngestReport, results: list[Shown], bank: Path | None) -> None:
+    """The demo's questions, answers, pages and times to first token."""
+    if report.added:
+        out.print(
+            f"{len(report.added)} documents, {report.pages} pages compiled at 72 and 120 DPI in "
+            f"{report.seconds:.1f} s (once, offline).\n"
+        )
+    else:
+        out.print(f"{len(report.unchanged)} documents, unchanged since they were compiled into {bank}.\n")
+    for shown in results:
+        cached, full = shown.cached, shown.full
+        out.print(f"Q  {shown.question}")
+        out.print(f"A  {cached.text}   ({'right' if shown.correct else f'wrong, expected {shown.expected}'})")
+        for page in cached.route.pages:
+            mark = "*" if page.promoted else " "
+            out.print(f"   {mark} {page.dpi:>3} DPI  score {page.score:6.3f}  {page.source}, page {page.number + 1}")
+        out.print(
+            f"   first token: QV-PIC {cached.timing.ttft:.1f} ms (query embedding and routing included), full prefill "
+            f"{full.timing.ttft:.1f} ms (same pages at high resolution, already rendered): "
+            f"{full.timing.ttft / cached.timing.ttft:.1f} times faster\n"
+        )
+    out.print("* read at high resolution. The reader is a 5.1 M-parameter model that reads only this kind of page.")
+    if bank is not None:
+        out.print(f'Try: qvpic ask "{results[0].question}" --bank {bank}')
