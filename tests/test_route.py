@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from fractions import Fraction
 
 import numpy as np
@@ -88,11 +87,12 @@ def test_alpha_and_budget_are_validated(alpha: float, budget: int) -> None:
         RouteConfig(alpha, budget)
 
 
-def test_a_hundred_thousand_pages_are_quick() -> None:
-    scores = np.random.default_rng(0).standard_normal(100_000).tolist()
-    start = time.perf_counter()
-    route(scores, RouteConfig(0.65, 100_000))
-    assert time.perf_counter() - start < 5
+def test_a_hundred_thousand_pages() -> None:
+    scores = np.random.default_rng(0).standard_normal(100_000)
+    decisions = route(scores.tolist(), RouteConfig(0.65, 100_000))
+    promoted = scores[[decision.promoted for decision in decisions]]
+    total = scores[scores > 0].sum()
+    assert promoted.sum() >= 0.65 * total > promoted.sum() - promoted.min()
 
 
 @given(st.lists(st.integers(-1000, 1000), max_size=40), st.integers(1, 1000), BUDGETS)

@@ -206,8 +206,8 @@ class FontChain:
 
     @property
     def digests(self) -> list[str]:
-        """SHA-256 (hex) of every file, in order."""
-        return [face.digest for face in self.faces]
+        """SHA-256 (hex) of the profile's own fonts and the bundled one, in order."""
+        return [face.digest for face in self.faces if face.required]
 
 
 def _primary(font: str) -> Path:

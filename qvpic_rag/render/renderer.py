@@ -85,16 +85,16 @@ class Renderer:
 
     @property
     def digest(self) -> str:
-        """SHA-256 (hex) of all that decides a picture besides its lines: version, profile, bytes of the fonts.
+        """SHA-256 (hex) of what decides a picture besides its lines: version, profile, bytes of the profile's fonts.
 
-        The profile's name and the fonts' paths are left out: they change nothing that is drawn.
+        The profile's name and the fonts' paths are left out: they change nothing that is drawn. So are the fonts found
+        on the system for characters that the profile's fonts lack, and whether Pillow can shape: installing a font
+        must not make every bank unusable. What no font draws is spelt out in the lines themselves.
         """
         profile = self.profile.to_dict()
         for name in ("name", "font", "fallback_fonts"):
             del profile[name]
-        return stable_digest(
-            {"renderer": _VERSION, "profile": profile, "fonts": self._chain.digests, "shaping": self._chain.raqm}
-        )
+        return stable_digest({"renderer": _VERSION, "profile": profile, "fonts": self._chain.digests})
 
     def pages(self, text: str, source: str) -> list[Page]:
         """Break a text into pages; see the modules ``characters`` and ``layout`` for the rules.
@@ -130,7 +130,10 @@ class Renderer:
             found = [page for section in sections for page in self._layout.pages(section)]
         if problem:
             warnings.warn(problem, stacklevel=2)
-        return [Page(lines=lines, text=shown, source=source, number=n) for n, (lines, shown) in enumerate(found)]
+        return [
+            Page(lines=tuple(map(self._drawable, lines)), text=shown, source=source, number=n)
+            for n, (lines, shown) in enumerate(found)
+        ]
 
     def image(self, page: Page, dpi: int) -> Image.Image:
         """Draw a page.
@@ -174,7 +177,8 @@ class Renderer:
             more = f" and {len(ranked) - _LISTED} more" if len(ranked) > _LISTED else ""
             return (
                 f"No font draws {missing.total()} characters of the text, which stand on the page as their code points "
-                f"in brackets: {listed}{more}; name a font that has them in the profile's fallback_fonts."
+                f"in brackets: {listed}{more}; install a font that has them, or name one in the profile's "
+                "fallback_fonts, then remove the document and ingest it again."
             )
         if not self._chain.raqm and has_shaped(text):
             return (
