@@ -11,7 +11,7 @@ help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/.demo ## Ingest the bundled documents, ask three questions, compare times to first token
-	$(BIN)/qvpic demo
+	$(BIN)/qvpic demo --bank demo-bank
 
 test: $(VENV)/.test ## Run every test that is not marked slow, gpu or network
 	$(BIN)/python -m pytest
@@ -24,8 +24,8 @@ lint: $(VENV)/.dev ## Check formatting, lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-clean: ## Remove the virtual environment
-	rm -rf $(VENV)
+clean: ## Remove the virtual environment and the demo's bank
+	rm -rf $(VENV) demo-bank
 
 $(VENV)/.torch:
 	$(PYTHON) -m venv $(VENV)

@@ -128,10 +128,11 @@ def _settings(model: VisionLanguageModel, config: GenerateConfig) -> Any:
     settings.max_length = None
     settings.use_cache = True
     settings.cache_implementation = None
-    settings.temperature = float(config.temperature) if sampled else None
-    settings.top_p = config.top_p if sampled else None
+    # None would mean the checkpoint's own value, so what greedy decoding does not use is set to what has no effect.
+    settings.temperature = float(config.temperature) if sampled else 1.0
+    settings.top_p = float(config.top_p) if sampled else 1.0
     if not sampled:
-        settings.top_k = None
+        settings.top_k = 50
     if settings.eos_token_id is None:
         settings.eos_token_id = model.tokenizer.eos_token_id
     if settings.pad_token_id is None:

@@ -99,6 +99,14 @@ def test_sampling_with_a_seed_repeats_and_leaves_the_global_generator_alone(
     assert len(others) > 1
 
 
+@pytest.mark.parametrize("config", [GenerateConfig(2), GenerateConfig(2, 0.7, 0.9, 1)], ids=["greedy", "sampled"])
+def test_transformers_has_nothing_to_complain_about(
+    served: Served, blocks: list[KVBlock], config: GenerateConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    _ask(served, blocks, config)
+    assert caplog.records == []
+
+
 def test_no_pages_is_the_models_own_text_answer(served: Served) -> None:
     result = _ask(served, [], GenerateConfig(max_new_tokens=8))
     ids = served.template.without_pages([Message("user", QUESTION)])
@@ -108,9 +116,6 @@ def test_no_pages_is_the_models_own_text_answer(served: Served) -> None:
         attention_mask=torch.ones_like(tokens),
         do_sample=False,
         max_new_tokens=8,
-        temperature=None,
-        top_p=None,
-        top_k=None,
     )
     assert list(result.token_ids) == plain[0, len(ids) :].tolist()
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from qvpic_rag.errors import InputError, TemplateError
-from qvpic_rag.models import load_model
+from qvpic_rag.models import VisionInputs, load_model
 from qvpic_rag.records import Message
 from qvpic_rag.template import ChatTemplate
 from tests.matrix import families
 from tests.reference import build_prompt
-from tests.serve import serve
+from tests.serve import Served, serve
 
 QUESTION = "Which door is the red one?"
 VARIANTS = ["default", "newline", "thinking", "system", "no_system"]
@@ -100,9 +103,6 @@ def test_the_template_of_the_processor_wins_over_the_tokenizers(
     tiny_folder: Callable[..., Path], tmp_path: Path
 ) -> None:
     """Older checkpoints keep the picture template in chat_template.json and a text template with the tokenizer."""
-    import json
-    import shutil
-
     folder = tmp_path / "model"
     shutil.copytree(tiny_folder("qwen2_vl"), folder)
     jinja = folder / "chat_template.jinja"
@@ -112,3 +112,29 @@ def test_the_template_of_the_processor_wins_over_the_tokenizers(
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     jinja.unlink()
     assert _template(folder).prefix == _template(tiny_folder("qwen2_vl")).prefix
+
+
+def test_text_between_pictures_only(
+    tiny_folder: Callable[..., Path], make_page_images: Callable[..., list[Image.Image]], tmp_path: Path
+) -> None:
+    """A separator belongs to no page: it is compiled once and linked between them."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder("qwen2_vl"), folder)
+    jinja = folder / "chat_template.jinja"
+    picture = "{{ '<|vision_start|><|image_pad|><|vision_end|>' }}"
+    text = jinja.read_text(encoding="utf-8")
+    assert picture in text
+    between = "{%- if counter.pictures > 1 -%}{{ ' and ' }}{%- endif -%}"
+    jinja.write_text(text.replace(picture, between + picture), encoding="utf-8")
+    served = serve(folder)
+    template = served.template
+    assert template._tokenizer.decode(template.separator) == " and "
+    pages = make_page_images(3)
+    context, ids = served.link(served.compile(pages), QUESTION)
+    assert [*context.token_ids.tolist(), *ids] == build_prompt(served.model.model, folder, pages, QUESTION).ids
+    reference = served.model.positions(torch.tensor([[*context.token_ids.tolist(), *ids]]), _vision(served, pages))
+    assert torch.equal(context.positions, reference[:, 0, : context.tokens])
+
+
+def _vision(served: Served, pages: list[Image.Image]) -> VisionInputs:
+    return served.model.encode_images(pages, together=True)
