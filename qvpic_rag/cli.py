@@ -239,6 +239,7 @@ def demo(
             print_json(
                 [
                     {"question": r.question, "expected": r.expected, "correct": r.correct}
+                    | {"ttft_ms": {"qvpic": r.cached_ttft, "full_prefill": r.full_ttft}}
                     | {"qvpic": r.cached.to_dict(), "full_prefill": r.full.to_dict()}
                     for r in results
                 ]

@@ -159,17 +159,20 @@ def print_demo(report: IngestReport, results: list[Shown], bank: Path | None) ->
     else:
         out.print(f"{len(report.unchanged)} documents, unchanged since they were compiled into {bank}.\n")
     for shown in results:
-        cached, full = shown.cached, shown.full
         out.print(f"Q  {shown.question}")
-        out.print(f"A  {cached.text}   ({'right' if shown.correct else f'wrong, expected {shown.expected}'})")
-        for page in cached.route.pages:
+        out.print(f"A  {shown.cached.text}   ({'right' if shown.correct else f'wrong, expected {shown.expected}'})")
+        for page in shown.cached.route.pages:
             mark = "*" if page.promoted else " "
             out.print(f"   {mark} {page.dpi:>3} DPI  score {page.score:6.3f}  {page.source}, page {page.number + 1}")
         out.print(
-            f"   first token: QV-PIC {cached.timing.ttft:.1f} ms (query embedding and routing included), full prefill "
-            f"{full.timing.ttft:.1f} ms (same pages at high resolution, already rendered): "
-            f"{full.timing.ttft / cached.timing.ttft:.1f} times faster\n"
+            f"   first token after {shown.cached_ttft:.1f} ms; full prefill {shown.full_ttft:.1f} ms, "
+            f"{shown.full_ttft / shown.cached_ttft:.1f} times as long\n"
         )
-    out.print("* read at high resolution. The reader is a 5.1 M-parameter model that reads only this kind of page.")
+    out.print(
+        "* read at high resolution. First token: median of 3, query embedding, search and routing included; full "
+        "prefill is of the same pages at high resolution, already rendered.\n"
+        "The reader is a 5.1 M-parameter model that reads only this kind of page and question."
+    )
     if bank is not None:
-        out.print(f'Try: qvpic ask "{results[0].question}" --bank {bank}')
+        command = sys.argv[0] if "/" in sys.argv[0] and not Path(sys.argv[0]).is_absolute() else "qvpic"
+        out.print(f'\nTry: {command} ask "{results[0].question}" --bank {bank}')

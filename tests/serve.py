@@ -63,9 +63,9 @@ class Served:
         return generate(self.model, prompt(self.model, context, ids), GenerateConfig(max_new_tokens=NEW_TOKENS))
 
 
-def serve(folder: Path, *, dtype: str = "float32", system_prompt: str | None = None) -> Served:
+def serve(folder: Path, *, dtype: str = "float32", device: str = "cpu", system_prompt: str | None = None) -> Served:
     """Load a checkpoint folder through the engine."""
     remote = '"auto_map"' in (folder / "config.json").read_text(encoding="utf-8")
-    model = load_model(str(folder), dtype=dtype, trust_remote_code=remote)
+    model = load_model(str(folder), dtype=dtype, device=device, trust_remote_code=remote)
     template = ChatTemplate(model, system_prompt=system_prompt)
     return Served(model, template, compile_text(model, template.prefix, KEY, prefix=0))

@@ -94,6 +94,36 @@ def test_four_pages_in_any_order_equal_the_reference(
         assert list(engine.generate(blocks, QUESTION).token_ids) == reference.tokens
 
 
+@families(remote=False)
+def test_float16_is_no_further_from_float32_than_full_prefill(
+    family: str,
+    served: Callable[..., Served],
+    tiny_folder: Callable[..., Path],
+    tiny_model: Callable[..., Any],
+    pictures: list[Image.Image],
+) -> None:
+    engine, folder = served(family, "float16"), tiny_folder(family)
+    full = full_prefill(tiny_model(family, "float16"), folder, pictures[:1], QUESTION)
+    exact = full_prefill(tiny_model(family), folder, pictures[:1], QUESTION)
+    ours = engine.logits(engine.compile(pictures[:1]), QUESTION)
+    assert _error(ours, exact.question_logits) <= 2 * _error(full.question_logits, exact.question_logits)
+
+
+@pytest.mark.gpu
+@families(remote=False)
+def test_an_accelerator_gives_what_the_cpu_gives(
+    family: str, served: Callable[..., Served], tiny_folder: Callable[..., Path], pictures: list[Image.Image]
+) -> None:
+    cpu, gpu = served(family), serve(tiny_folder(family), device="cuda")
+    expected = cpu.logits(cpu.compile(pictures), QUESTION)
+    actual = gpu.logits(gpu.compile(pictures), QUESTION).cpu()
+    assert _error(actual, expected) <= 1e-2
+    assert (
+        gpu.generate(gpu.compile(pictures), QUESTION).token_ids
+        == cpu.generate(cpu.compile(pictures), QUESTION).token_ids
+    )
+
+
 @cases()
 def test_assembled_keys_are_the_models_own_at_those_positions(
     case: Case,

@@ -51,13 +51,11 @@ def _remember(memory: dict[str, str]) -> None:
 
 
 def _hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        if hasattr(hashlib, "file_digest"):
-            return hashlib.file_digest(file, "sha256").hexdigest()
-        digest = hashlib.sha256()
         while chunk := file.read(1 << 20):
             digest.update(chunk)
-        return digest.hexdigest()
+    return digest.hexdigest()
 
 
 def files_digest(paths: Sequence[Path]) -> str:
