@@ -78,15 +78,17 @@ def rotate(keys: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool, out: Te
     """
     if out is None:
         out = torch.empty_like(keys)
-    rotated = 2 * cos.shape[-1]
-    first, second = (
-        (slice(0, rotated, 2), slice(1, rotated, 2))
-        if interleaved
-        else (slice(0, rotated // 2), slice(rotated // 2, rotated))
-    )
-    x, y = keys[..., first].float(), keys[..., second].float()
-    out[..., first] = (x * cos).addcmul_(y, sin, value=-1)
-    out[..., second] = (y * cos).addcmul_(x, sin)
+    pairs = cos.shape[-1]
+    rotated = 2 * pairs
+    if interleaved:
+        # Neighbouring channels are the parts of one complex number; rotating is multiplying, in place in the copy.
+        parts = keys[..., :rotated].to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        torch.view_as_complex(parts.unflatten(-1, (pairs, 2))).mul_(torch.complex(cos, sin))
+        out[..., :rotated] = parts
+    else:
+        x, y = keys[..., :pairs].float(), keys[..., pairs:rotated].float()
+        out[..., :pairs] = (x * cos).addcmul_(y, sin, value=-1)
+        out[..., pairs:rotated] = (y * cos).addcmul_(x, sin)
     out[..., rotated:] = keys[..., rotated:]
     return out
 
