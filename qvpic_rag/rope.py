@@ -83,7 +83,7 @@ def rotate(keys: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool, out: Te
     if interleaved:
         # Neighbouring channels are the parts of one complex number; rotating is multiplying, in place in the copy.
         parts = keys[..., :rotated].to(torch.float32, copy=True, memory_format=torch.contiguous_format)
-        torch.view_as_complex(parts.unflatten(-1, (pairs, 2))).mul_(torch.complex(cos, sin))
+        torch.view_as_complex(parts.view(*parts.shape[:-1], pairs, 2)).mul_(torch.complex(cos, sin))
         out[..., :rotated] = parts
     else:
         x, y = keys[..., :pairs].float(), keys[..., pairs:rotated].float()
