@@ -6,25 +6,31 @@ the traceback.
 
 from __future__ import annotations
 
+import difflib
+import glob
+import os
+import shlex
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qvpic_rag import __version__
+from qvpic_rag.config import GenerateConfig
 from qvpic_rag.console import (
     err,
-    out,
+    print_answer,
     print_demo,
     print_ingest,
     print_json,
     print_route,
     print_stats,
-    print_stream,
+    print_usage_error,
     reported,
+    say,
 )
 from qvpic_rag.errors import InputError, QVPICError
 
@@ -50,6 +56,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Namespace = Annotated[str, typer.Option("--namespace", help="Namespace of the documents.")]
 Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cuda:0.")]
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or that of the copy in later typers
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model. Read it first.")
 ]
@@ -61,7 +68,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-    app()
+    try:
+        code = app(prog_name="qvpic", standalone_mode=False)
+    except _UsageError as error:
+        code = print_usage_error(error)
+    sys.exit(code)
 
 
 @app.callback(invoke_without_command=True)
@@ -69,7 +80,7 @@ def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
 ) -> None:
     if version:
-        out.print(f"qvpic-rag {__version__}")
+        say(f"qvpic-rag {__version__}")
         raise typer.Exit
 
 
@@ -84,9 +95,7 @@ def _loaded(load: Callable[[], QVPIC]) -> QVPIC:
 
 @app.command()
 def ingest(
-    paths: Annotated[
-        list[str], typer.Argument(help="Files, folders, globs, or - for standard input.", metavar="PATH...")
-    ],
+    paths: Annotated[list[str], typer.Argument(help="Files, folders, globs, or - for standard input.", metavar="PATH")],
     bank: BankOption,
     model: Annotated[
         str | None, typer.Option(help="demo, a folder or a hub id; by default the one the bank was made with.")
@@ -107,10 +116,15 @@ def ingest(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Render and compile documents into a bank, which is created where there is none."""
+    """Render and compile documents into a bank.
+
+    The bank is made where there is none. What it holds already is not compiled again, so a command that was
+    interrupted goes on where it stopped when it is run again.
+    """
     with reported(debug):
         if (low_dpi is None) != (high_dpi is None):
             raise InputError("Give --low-dpi and --high-dpi together, such as --low-dpi 72 --high-dpi 120.")
+        _check_paths(paths)
         dpis = None if low_dpi is None or high_dpi is None else (low_dpi, high_dpi)
         stdin = sys.stdin.buffer if "-" in paths else None
         options: dict[str, Any] = {
@@ -134,6 +148,12 @@ def ingest(
             raise typer.Exit(1 if stored else 2)
 
 
+def _check_paths(paths: Sequence[str]) -> None:
+    """A mistyped path is refused before a model is loaded and a bank is made for nothing."""
+    if not any(path == "-" or glob.has_magic(path) or os.path.lexists(path) for path in paths):
+        raise InputError(f"{paths[0]!r} does not exist; check the path.")
+
+
 def _opened(bank: Path, model: str | None, options: dict[str, Any]) -> QVPIC:
     from qvpic_rag.pipeline import QVPIC
 
@@ -146,7 +166,7 @@ def _opened(bank: Path, model: str | None, options: dict[str, Any]) -> QVPIC:
 
 @app.command()
 def ask(
-    question: Annotated[str, typer.Argument(help="The question.")],
+    question: Annotated[str, typer.Argument(help="The question.", metavar="QUESTION")],
     bank: BankOption,
     top_k: Annotated[int, typer.Option("--top-k", help="Pages retrieved.")] = 8,
     alpha: Annotated[float, typer.Option(help="Share of the relevance to cover at high resolution.")] = 0.65,
@@ -159,7 +179,7 @@ def ask(
     namespace: Namespace = "default",
     trust_remote_code: TrustRemoteCode = False,
     trace: Annotated[
-        Path | None, typer.Option(help="Write an HTML page about the answer.", metavar="FILE.html")
+        Path | None, typer.Option(help="Write an HTML page that shows the pages used.", metavar="FILE.html")
     ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -168,46 +188,50 @@ def ask(
     with reported(debug):
         if not question.strip():
             raise InputError("The question is empty; ask something.")
-        from qvpic_rag.pipeline import QVPIC
-
-        def load() -> QVPIC:
-            return QVPIC.open(
-                bank,
-                model=model,
-                top_k=top_k,
-                alpha=alpha,
-                budget=budget,
-                device=device,
-                namespace=namespace,
-                trust_remote_code=trust_remote_code,
-            )
-
-        with _loaded(load) as rag:
-            _check_not_empty(rag.bank, bank)
-            generation: dict[str, Any] = {
-                "max_new_tokens": max_new_tokens,
-                "temperature": temperature,
-                "stop": tuple(stop or ()),
-            }
-            if as_json or trace is not None or not sys.stdout.isatty():
+        if trace is not None and not trace.parent.is_dir():
+            raise InputError(f"There is no folder {str(trace.parent)!r} for the trace; make it or choose another one.")
+        generation: dict[str, Any] = {
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "stop": tuple(stop or ()),
+        }
+        GenerateConfig(**generation)  # refuses wrong values before a model is loaded
+        options: dict[str, Any] = {
+            "model": model,
+            "top_k": top_k,
+            "alpha": alpha,
+            "budget": budget,
+            "device": device,
+            "namespace": namespace,
+            "trust_remote_code": trust_remote_code,
+        }
+        with _loaded(lambda: _opened_with_pages(bank, options)) as rag:
+            if as_json:
                 answer = rag.ask(question, **generation)
-                if not as_json:
-                    out.print(answer.text)
+                print_json(answer.to_dict())
             else:
-                answer = print_stream(rag, question, generation)
-            if trace is not None:
+                answer = print_answer(rag, question, generation)
+                print_route(answer)
+            if trace is not None:  # last, so that nothing that goes wrong with it costs the answer
                 _write_trace(rag, question, answer, trace)
-        if as_json:
-            print_json(answer.to_dict())
-        else:
-            print_route(answer)
+                if not as_json:
+                    err.print(f"The trace is in {trace}")
 
 
-def _check_not_empty(store: Bank, bank: Path) -> None:
+def _opened_with_pages(bank: Path, options: dict[str, Any]) -> QVPIC:
+    """An engine to ask; an empty bank is refused before the model is loaded."""
     from qvpic_rag.errors import BankNotFoundError
+    from qvpic_rag.pipeline import QVPIC
 
-    if store.page_count() == 0:
-        raise BankNotFoundError(f"The bank {bank} holds no pages; run: qvpic ingest PATH --bank {bank}")
+    namespace = options["namespace"]
+    with _opened_bank(bank, namespace) as store:
+        if store.page_count() == 0:
+            where = "" if namespace == "default" else f" in namespace {namespace!r}"
+            more = "" if namespace == "default" else f" --namespace {shlex.quote(namespace)}"
+            raise BankNotFoundError(
+                f"The bank {bank} holds no pages{where}; run: qvpic ingest PATH --bank {shlex.quote(str(bank))}{more}"
+            )
+    return QVPIC.open(bank, **options)
 
 
 def _write_trace(rag: QVPIC, question: str, answer: Answer, path: Path) -> None:
@@ -226,7 +250,10 @@ def demo(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Ingest bundled documents with the bundled reader and ask three questions, beside full prefill."""
+    """Ask three questions of bundled documents.
+
+    The documents are ingested with the bundled reader; every answer is timed beside full prefill of the same pages.
+    """
     with reported(debug), tempfile.TemporaryDirectory(prefix="qvpic-demo-") as folder:
         where = bank or Path(folder) / "bank"
         from qvpic_rag.demo import demo_documents, run_demo
@@ -263,7 +290,10 @@ def stats(bank: BankOption, namespace: Namespace = "default", as_json: AsJson = 
 
 @bank_app.command()
 def verify(bank: BankOption, namespace: Namespace = "default", as_json: AsJson = False, debug: Debug = False) -> None:
-    """Check every block's bytes and key; exits with 1 where something is wrong."""
+    """Check the bytes and keys of all blocks.
+
+    Exits with 1 where something is wrong.
+    """
     with reported(debug), _opened_bank(bank, namespace) as store:
         from qvpic_rag.progress import bar
 
@@ -273,8 +303,8 @@ def verify(bank: BankOption, namespace: Namespace = "default", as_json: AsJson =
             print_json([problem.to_dict() for problem in problems])
         else:
             for problem in problems:
-                out.print(str(problem))
-            out.print(f"{len(problems)} problem(s) found.")
+                say(str(problem))
+            say(f"{len(problems)} problem(s) found.")
         if problems:
             raise typer.Exit(1)
 
@@ -297,7 +327,9 @@ def gc(
         if as_json:
             print_json(result.to_dict())
         else:
-            out.print(("Would remove " if dry_run else "Removed ") + str(result))
+            say(("Would remove " if dry_run else "Removed ") + str(result))
+            if grace:
+                err.print(f"What is younger than {grace:.0f} s was kept; --grace 0 removes it too.")
 
 
 @bank_app.command()
@@ -307,15 +339,22 @@ def remove(
     namespace: Namespace = "default",
     debug: Debug = False,
 ) -> None:
-    """Remove documents; their blocks are freed by `qvpic bank gc`."""
+    """Remove documents.
+
+    The space of their blocks is freed by `qvpic bank gc`.
+    """
     with reported(debug), _opened_bank(bank, namespace) as store:
         known = {document.source for document in store.documents()}
-        missing = [source for source in sources if source not in known]
-        if missing:
-            raise InputError(f"The bank holds no document {missing[0]!r}; see: qvpic bank stats --bank {bank}")
-        for source in sources:
-            store.remove_document(source)
-        out.print(f"{len(sources)} document(s) removed.")
+        # Paths are stored without ./ and the like; other names are taken as they are.
+        names = dict.fromkeys(name if name in known else Path(name).as_posix() for name in sources)
+        for name in names:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else "give the path that it was ingested by."
+                raise InputError(f"The bank holds no document {name!r}, and nothing was removed; {hint}")
+        for name in names:
+            store.remove_document(name)
+        say(f"{len(names)} document(s) removed; free their space with: qvpic bank gc --bank {shlex.quote(str(bank))}")
 
 
 def _opened_bank(bank: Path, namespace: str) -> Bank:

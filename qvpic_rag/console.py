@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import sys
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,21 +27,39 @@ if TYPE_CHECKING:
 
 __all__ = [
     "err",
-    "out",
+    "print_answer",
     "print_demo",
     "print_ingest",
     "print_json",
     "print_route",
     "print_stats",
-    "print_stream",
+    "print_usage_error",
     "reported",
+    "say",
 ]
 
-out = Console(highlight=False, markup=False, soft_wrap=True)
-"""Standard output: results only."""
-
-err = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
 """Standard error: everything about a result."""
+
+
+def say(text: str = "", *, end: str = "\n") -> None:
+    """Write to standard output, at once and unaltered: results only.
+
+    Raises
+    ------
+    BrokenPipeError
+        Nobody reads it any more.
+    QVPICError
+        It cannot be written, such as into a file on a full disk.
+    """
+    try:
+        sys.stdout.write(text + end)
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again on exit
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise QVPICError(f"The output cannot be written ({error.strerror}); write it to another place.") from error
 
 
 @contextmanager
@@ -53,21 +73,28 @@ def reported(debug: bool) -> Iterator[None]:
     except (typer.Exit, typer.Abort):
         raise
     except KeyboardInterrupt:
-        err.print("Interrupted; what was finished is stored, run the same command again to continue.")
+        err.print("Interrupted; nothing is lost, run the same command again to go on.")
         raise typer.Exit(1) from None
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains again on exit
         raise typer.Exit(1) from None
-    except QVPICError as error:
-        if debug:
-            raise
-        err.print(f"Error: {error}")
-        raise typer.Exit(error.exit_code) from None
     except Exception as error:
         if debug:
-            raise
-        err.print(f"Error: {type(error).__name__}: {error}. Run again with --debug to see where.")
-        raise typer.Exit(1) from None
+            traceback.print_exc()
+        known = isinstance(error, QVPICError)
+        what = str(error) if known else f"{type(error).__name__}: {error}. Run again with --debug to see where."
+        err.print(f"Error: {what}")
+        raise typer.Exit(error.exit_code if isinstance(error, QVPICError) else 1) from None
+
+
+def print_usage_error(error: Any) -> int:
+    """A command line that click refuses, as one sentence; returns the exit code."""
+    message = error.format_message().rstrip(".?")
+    if "\n" in message:  # a command without anything: its help
+        err.print(message)
+    else:
+        command = error.ctx.command_path if error.ctx else "qvpic"
+        err.print(f"Error: {message}; see: {command} --help")
+    return int(error.exit_code)
 
 
 def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
@@ -80,6 +107,7 @@ def _quiet_libraries(debug: bool) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     if debug:
         return
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
@@ -87,18 +115,19 @@ def _quiet_libraries(debug: bool) -> None:
 def print_stats(stats: BankStats) -> None:
     """A bank's content as a few lines."""
     recipe = stats.to_dict()["recipe"]
-    out.print(f"{stats.documents} documents, {stats.pages} pages in namespace {stats.namespace!r} of {stats.path}")
+    say(f"{stats.documents} documents, {stats.pages} pages in namespace {stats.namespace!r} of {stats.path}")
     for dpi, count in stats.blocks.items():
-        out.print(f"  {dpi:>4} DPI  {count} blocks  {stats.block_bytes[dpi] / 1e6:.1f} MB")
-    out.print(f"on disk  {stats.disk_bytes / 1e6:.1f} MB")
+        say(f"  {dpi:>4} DPI  {count} blocks  {stats.block_bytes[dpi] / 1e6:.1f} MB")
+    say(f"on disk  {stats.disk_bytes / 1e6:.1f} MB")
     for name in ("model", "revision", "dtype", "system_prompt", "profile", "embedder"):
         if recipe.get(name):
-            out.print(f"{name.replace('_', ' ')}  {recipe[name]}")
+            say(f"{name.replace('_', ' ')}  {recipe[name]}")
 
 
 def print_json(value: object) -> None:
-    """One JSON value, readable; text as it is."""
-    sys.stdout.write(json.dumps(value, ensure_ascii=False, indent=2) + "\n")
+    """One JSON value, readable; text as it is where the terminal can show it."""
+    unicode = (sys.stdout.encoding or "").lower().startswith("utf")
+    say(json.dumps(value, ensure_ascii=not unicode, indent=2))
 
 
 def print_ingest(report: IngestReport, bank: Path, pages: int, as_json: bool) -> None:
@@ -120,18 +149,22 @@ def print_ingest(report: IngestReport, bank: Path, pages: int, as_json: bool) ->
         speed = f" ({report.pages / report.seconds:.1f} pages/s)" if report.pages and report.seconds else ""
         names = ("added", "replaced", "repaired", "unchanged", "failed")
         counts = ", ".join(f"{count} {name}" for name in names if (count := len(getattr(report, name))))
-        out.print(f"{counts or 'nothing'}: {report.pages} pages compiled in {report.seconds:.1f} s{speed}.")
-        out.print(f"The bank {bank} holds {pages} pages.")
+        say(f"{counts or 'nothing'}: {report.pages} pages compiled in {report.seconds:.1f} s{speed}.")
+        say(f"The bank {bank} holds {pages} pages.")
     for failure in report.failed:
         err.print(f"Error: {failure.error}")
 
 
-def print_stream(rag: QVPIC, question: str, generation: dict[str, Any]) -> Answer:
-    """The answer as it is written; returns its record."""
+def print_answer(rag: QVPIC, question: str, generation: dict[str, Any]) -> Answer:
+    """The answer, on a terminal while it is being written; returns its record."""
+    if not sys.stdout.isatty():
+        answer = rag.ask(question, **generation)
+        say(answer.text)
+        return answer
     with rag.stream(question, **generation) as stream:
         for piece in stream:
-            out.print(piece, end="")
-        out.print()
+            say(piece, end="")
+        say()
         return stream.answer
 
 
@@ -152,27 +185,29 @@ def print_route(answer: Answer) -> None:
 def print_demo(report: IngestReport, results: list[Shown], bank: Path | None) -> None:
     """The demo's questions, answers, pages and times to first token."""
     if report.added:
-        out.print(
+        say(
             f"{len(report.added)} documents, {report.pages} pages compiled at 72 and 120 DPI in "
             f"{report.seconds:.1f} s (once, offline).\n"
         )
     else:
-        out.print(f"{len(report.unchanged)} documents, unchanged since they were compiled into {bank}.\n")
+        say(f"{len(report.unchanged)} documents, unchanged since they were compiled into {bank}.\n")
     for shown in results:
-        out.print(f"Q  {shown.question}")
-        out.print(f"A  {shown.cached.text}   ({'right' if shown.correct else f'wrong, expected {shown.expected}'})")
+        say(f"Q  {shown.question}")
+        say(f"A  {shown.cached.text}   ({'right' if shown.correct else f'wrong, expected {shown.expected}'})")
         for page in shown.cached.route.pages:
             mark = "*" if page.promoted else " "
-            out.print(f"   {mark} {page.dpi:>3} DPI  score {page.score:6.3f}  {page.source}, page {page.number + 1}")
-        out.print(
+            say(f"   {mark} {page.dpi:>3} DPI  score {page.score:6.3f}  {page.source}, page {page.number + 1}")
+        say(
             f"   first token after {shown.cached_ttft:.1f} ms; full prefill {shown.full_ttft:.1f} ms, "
             f"{shown.full_ttft / shown.cached_ttft:.1f} times as long\n"
         )
-    out.print(
+    say(
         "* read at high resolution. First token: median of 3, query embedding, search and routing included; full "
         "prefill is of the same pages at high resolution, already rendered.\n"
         "The reader is a 5.1 M-parameter model that reads only this kind of page and question."
     )
-    if bank is not None:
+    if bank is None:
+        say("To ask more of these documents, keep them with --bank DIR.")
+    else:
         command = sys.argv[0] if "/" in sys.argv[0] and not Path(sys.argv[0]).is_absolute() else "qvpic"
-        out.print(f'\nTry: {command} ask "{results[0].question}" --bank {bank}')
+        say(f'\nTry: {command} ask "{results[0].question}" --bank {shlex.quote(str(bank))}')
