@@ -46,11 +46,18 @@ def compile_pages(
     Raises
     ------
     CompileError
-        The pictures differ in visual tokens, or a block contains NaN or infinity.
+        The image processor refuses the pictures, they differ in visual tokens, or a block contains NaN or infinity.
     """
     if not images:
         return []
-    vision = model.encode_images(images, together=False)
+    try:
+        vision = model.encode_images(images, together=False)
+    except ValueError as error:
+        width, height = images[0].size
+        raise CompileError(
+            f"The model's image processor refuses a page of {width} x {height} pixels ({error}); raise the resolution "
+            "or the profile's page size."
+        ) from error
     if len(set(vision.tokens)) != 1:
         raise CompileError(f"Pages compiled together must have equally many visual tokens, not {vision.tokens}.")
     row = [*template.prefix, *template.page(vision.tokens[0])]

@@ -259,6 +259,12 @@ def test_pages_of_different_sizes_are_not_compiled_together(
         compile_pages(engine.model, engine.template, pictures[:2], [KEY] * 2)
 
 
+def test_pages_that_the_image_processor_refuses(served: Callable[..., Served]) -> None:
+    engine = served("qwen2_vl")
+    with pytest.raises(CompileError, match="refuses a page of 2000 x 2 pixels"):
+        engine.compile([Image.new("RGB", (2000, 2))])
+
+
 @pytest.fixture
 def overflowing(served: Callable[..., Served]) -> Iterator[Served]:
     engine = served("glm4v")

@@ -1,0 +1,54 @@
+"""``qvpic bank stats|verify|gc|remove``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import Run
+
+
+def test_stats(run: Run, demo_bank: Path) -> None:
+    result = run("bank", "stats", "--bank", demo_bank)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("7 documents, 10 pages in namespace 'default' of ")
+    assert " 72 DPI  10 blocks" in result.out
+    assert "120 DPI  10 blocks" in result.out
+    assert "model  demo" in result.out
+    found = run("bank", "stats", "--bank", demo_bank, "--json").json
+    assert (found["documents"], found["pages"], found["blocks"]) == (7, 10, {"72": 10, "120": 10})
+    assert set(found["block_bytes"]) == {"72", "120"}
+    assert found["recipe"]["model"] == "demo"
+    empty = run("bank", "stats", "--bank", demo_bank, "--namespace", "other", "--json").json
+    assert (empty["documents"], empty["pages"]) == (0, 0)
+
+
+def test_verify(run: Run, demo_bank: Path) -> None:
+    result = run("bank", "verify", "--bank", demo_bank)
+    assert (result.code, result.out, result.err) == (0, "0 problem(s) found.\n", "")
+    assert run("bank", "verify", "--bank", demo_bank, "--json").json == []
+
+
+def test_remove_then_collect(run: Run, bank: Path) -> None:
+    result = run("bank", "remove", "./badges.txt", "badges.txt", "garden.txt", "--bank", bank)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == f"2 document(s) removed; free their space with: qvpic bank gc --bank {bank}\n"
+    young = run("bank", "gc", "--bank", bank)
+    assert young.code == 0
+    assert young.out.startswith("Removed 0 block(s)")
+    assert "--grace 0" in young.err
+    dry = run("bank", "gc", "--bank", bank, "--grace", 0, "--dry-run")
+    assert dry.out.startswith("Would remove 6 block(s)")
+    found = run("bank", "gc", "--bank", bank, "--grace", 0, "--json").json
+    assert (found["blocks"], found["dry_run"]) == (6, False)
+    assert found["bytes"] > 0
+    assert run("bank", "gc", "--bank", bank, "--grace", 0).out.startswith("Removed 0 block(s)")
+    assert run("bank", "verify", "--bank", bank).code == 0
+    assert run("bank", "stats", "--bank", bank, "--json").json["documents"] == 5
+
+
+def test_remove_all_or_nothing(run: Run, bank: Path) -> None:
+    result = run("bank", "remove", "badges.txt", "badge.txt", "--bank", bank)
+    assert (result.code, result.out) == (2, "")
+    assert "no document 'badge.txt', and nothing was removed; did you mean 'badges.txt'?" in result.error
+    assert "ingested by" in run("bank", "remove", "zzz", "--bank", bank).error
+    assert run("bank", "stats", "--bank", bank, "--json").json["documents"] == 7
