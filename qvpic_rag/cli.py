@@ -160,7 +160,9 @@ def _opened(bank: Path, model: str | None, options: dict[str, Any]) -> QVPIC:
     if model is not None:
         return QVPIC.from_pretrained(model, bank, **options)
     if not bank.exists():
-        raise InputError(f"There is no bank at {bank} yet; say with --model which model to make it with.")
+        raise InputError(
+            f"There is no bank at {bank} yet; say with --model which model to make it with (demo is bundled)."
+        )
     return QVPIC.open(bank, **options)
 
 

@@ -21,23 +21,27 @@ _STAGES = (
     ("compile", "#c94f4f"),
     ("assemble", "#d9a441"),
     ("prefill", "#e0773c"),
-    ("decode", "#b9bec7"),
 )
+"""What the time to first token is made of; decoding, which is most of a long answer's time, would dwarf it."""
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #d4d8df; --soft: #5b6472; --high: #e0773c; --back: #f6f7f9; }
 @media (prefers-color-scheme: dark) { :root { --line: #3a4049; --soft: #9aa4b2; --back: #1d2126; } }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
-h1 { font-size: 1.25rem; margin: 0 0 .25rem; } h2 { font-size: 1rem; margin: 2rem 0 .5rem; }
-.answer { font-size: 1.15rem; border-left: 4px solid var(--high); padding: .5rem 1rem; background: var(--back);
+h1 { font-size: 1.25rem; margin: 0 0 .25rem; overflow-wrap: anywhere; }
+h2 { font-size: 1rem; margin: 2rem 0 .5rem; } p { margin: .5rem 0; }
+.answer { font-size: 1.15rem; border-inline-start: 4px solid var(--high); padding: .5rem 1rem; background: var(--back);
   white-space: pre-wrap; overflow-wrap: anywhere; }
+details { margin: .75rem 0; } summary { cursor: pointer; } pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 .soft { color: var(--soft); } .note { border: 1px solid var(--high); padding: .4rem .8rem; border-radius: 4px; }
 .pages { display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: 1rem; }
 figure { margin: 0; border: 1px solid var(--line); border-radius: 6px; overflow: hidden; }
 figure.high { border: 2px solid var(--high); }
-figure img { display: block; width: 100%; background: #fff; border-bottom: 1px solid var(--line); }
+figure img { display: block; width: 100%; background: #fff; border-bottom: 1px solid var(--line); cursor: zoom-in; }
+figure img:focus { position: fixed; inset: 0; z-index: 1; width: 100%; height: 100%; object-fit: contain;
+  border: 0; outline: 0; cursor: zoom-out; }
 figcaption { padding: .5rem .7rem; font-size: .85rem; overflow-wrap: anywhere; }
-.dpi { float: right; font-weight: 600; } .high .dpi { color: var(--high); }
+.dpi { float: right; font-weight: 600; margin-left: .5rem; } .high .dpi { color: var(--high); }
 .bar { display: flex; height: 1.6rem; border-radius: 4px; overflow: hidden; border: 1px solid var(--line); }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin-top: .5rem; font-size: .85rem; }
 .legend i { display: inline-block; width: .8rem; height: .8rem; border-radius: 2px; margin-right: .35rem; }
@@ -63,27 +67,32 @@ def trace_html(question: str, answer: Answer, pictures: Mapping[str, Image.Image
         notes.append(f"{len(route.dropped)} page(s) of lowest rank were left out because they do not fit the context.")
     if route.compiled:
         notes.append(f"{len(route.compiled)} page(s) were missing from the bank and compiled during the request.")
-    reasoning = f"<details><summary>Reasoning</summary><pre>{_text(answer.reasoning)}</pre></details>"
+    reasoning = f'<details><summary>Reasoning</summary><pre dir="auto">{_text(answer.reasoning)}</pre></details>'
+    pages = f"""<h2>Pages in request order</h2>
+<p class="soft">Orange ones were promoted to high resolution. Click a page to enlarge it.</p>
+<div class="pages">
+{figures}
+</div>"""
     return f"""<!doctype html>
 <html lang="en">
+<head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <title>{_text(question)}</title>
 <style>{_STYLE}</style>
-<h1>{_text(question)}</h1>
-<p class="soft">{len(route.pages)} pages, {usage.context_tokens} context tokens from the bank
-({_size(usage.kv_bytes)}), {usage.query_tokens} prefilled, {usage.output_tokens} generated,
-finished by {_text(answer.finish_reason)}</p>
-<div class="answer">{_text(answer.text) or "(empty answer)"}</div>
+</head>
+<body>
+<h1 dir="auto">{_text(question)}</h1>
+<p class="soft">From the bank: {usage.context_tokens} tokens ({_size(usage.kv_bytes)}). Prefilled: {usage.query_tokens}.
+Generated: {usage.output_tokens}, ended by {_text(answer.finish_reason)}.</p>
+<div class="answer" dir="auto">{_text(answer.text) or "(empty answer)"}</div>
 {reasoning if answer.reasoning else ""}
 {"".join(f'<p class="note">{_text(note)}</p>' for note in notes)}
 <h2>Time to first token {answer.timing.ttft:.1f} ms, whole answer {answer.timing.total:.1f} ms</h2>
 {_bar(answer)}
-<h2>Pages in request order</h2>
-<div class="pages">
-{figures}
-</div>
+{pages if route.pages else ""}
+</body>
 </html>
 """
 
@@ -105,12 +114,13 @@ def _figure(place: int, page: RoutedPage, picture: Image.Image) -> str:
     picture.save(buffer, "PNG")
     data = base64.b64encode(buffer.getvalue()).decode("ascii")
     kind = "high" if page.promoted else "low"
+    name = f'<bdi dir="ltr">{_text(page.source)}</bdi>, page {page.number + 1}'
     return (
-        f'<figure class="{kind}"><img alt="page {page.number + 1} of {_text(page.source)}" '
+        f'<figure class="{kind}"><img tabindex="0" alt="page {page.number + 1} of {_text(page.source)}" '
         f'src="data:image/png;base64,{data}">'
-        f'<figcaption><span class="dpi">{page.dpi} DPI</span>{place}. {_text(page.source)}, page {page.number + 1}<br>'
-        f'<span class="soft">score {page.score:.3f}, rank {page.rank + 1}, {page.tokens} tokens'
-        f"{', promoted' if page.promoted else ''}</span></figcaption></figure>"
+        f'<figcaption><span class="dpi">{page.dpi} DPI</span>{place}. {name}<br>'
+        f'<span class="soft">score {page.score:.3f}, rank {page.rank + 1}, {page.tokens} tokens</span>'
+        "</figcaption></figure>"
     )
 
 

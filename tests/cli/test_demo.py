@@ -10,6 +10,12 @@ import pytest
 from tests.cli.conftest import Run
 
 
+@pytest.fixture(autouse=True)
+def _once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times are not looked at here, so every question is asked once."""
+    monkeypatch.setattr("qvpic_rag.demo._REPETITIONS", 1)
+
+
 def test_three_right_answers_and_what_to_do_next(run: Run) -> None:
     result = run("demo")
     assert (result.code, result.err) == (0, "")

@@ -97,8 +97,12 @@ def test_good_files_are_stored_and_bad_ones_listed(run: Run, bank: Path, note: P
 
 
 def test_a_file_without_permission(run: Run, bank: Path, note: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Path.read_bytes
+
     def denied(path: Path) -> bytes:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        if path == note:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return read(path)
 
     monkeypatch.setattr(Path, "read_bytes", denied)
     result = run("ingest", note, "--bank", bank)
@@ -164,7 +168,7 @@ def test_settings_that_do_not_fit(run: Run, bank: Path, note: Path) -> None:
         (("--dtype", "int7"), "int7"),
         (("--dtype", "bfloat16"), "dtype"),
         (("--device", "abacus"), "abacus"),
-        (("--system-prompt", "Be brief."), "prefix"),
+        (("--system-prompt", "Be brief."), "system prompt"),
         (("--namespace", ""), "namespace"),
     ):
         result = run("ingest", note, "--bank", bank, *options)

@@ -17,7 +17,9 @@ from tests.cli.conftest import Run
 from tests.cli.test_ask import ANSWER, QUESTION
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-c", "from qvpic_rag.cli import main; main()"]
+# A shell that runs the tests in the background ignores SIGINT, and so would the processes started from here.
+CODE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\nfrom qvpic_rag.cli import main; main()"
+COMMAND = [sys.executable, "-c", CODE]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""}
 
 
