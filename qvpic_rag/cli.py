@@ -21,6 +21,7 @@ import typer
 from qvpic_rag import __version__
 from qvpic_rag.config import GenerateConfig
 from qvpic_rag.console import (
+    counted,
     err,
     print_answer,
     print_demo,
@@ -290,6 +291,20 @@ def stats(bank: BankOption, namespace: Namespace = "default", as_json: AsJson = 
             print_stats(found)
 
 
+@bank_app.command("list")
+def list_documents(
+    bank: BankOption, namespace: Namespace = "default", as_json: AsJson = False, debug: Debug = False
+) -> None:
+    """The documents of a bank, by the names that `remove` takes."""
+    with reported(debug), _opened_bank(bank, namespace) as store:
+        documents = store.documents()
+        if as_json:
+            print_json([{"source": document.source, "pages": document.pages} for document in documents])
+        else:
+            for document in documents:
+                say(f"{document.source}  ({counted(document.pages, 'page')})")
+
+
 @bank_app.command()
 def verify(bank: BankOption, namespace: Namespace = "default", as_json: AsJson = False, debug: Debug = False) -> None:
     """Check the bytes and keys of all blocks.
@@ -306,7 +321,7 @@ def verify(bank: BankOption, namespace: Namespace = "default", as_json: AsJson =
         else:
             for problem in problems:
                 say(str(problem))
-            say(f"{len(problems)} problem(s) found.")
+            say(f"{counted(len(problems), 'problem')} found.")
         if problems:
             raise typer.Exit(1)
 
@@ -352,11 +367,12 @@ def remove(
         for name in names:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else "give the path that it was ingested by."
+                hint = f"did you mean {near[0]!r}?" if near else f"see: qvpic bank list --bank {shlex.quote(str(bank))}"
                 raise InputError(f"The bank holds no document {name!r}, and nothing was removed; {hint}")
         for name in names:
             store.remove_document(name)
-        say(f"{len(names)} document(s) removed; free their space with: qvpic bank gc --bank {shlex.quote(str(bank))}")
+        where = shlex.quote(str(bank))
+        say(f"{counted(len(names), 'document')} removed; free their space with: qvpic bank gc --bank {where}")
 
 
 def _opened_bank(bank: Path, namespace: str) -> Bank:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qvpic_rag.records import Answer
 
 __all__ = [
+    "counted",
     "err",
     "print_answer",
     "print_demo",
@@ -60,6 +61,11 @@ def say(text: str = "", *, end: str = "\n") -> None:
         if isinstance(error, BrokenPipeError):
             raise
         raise QVPICError(f"The output cannot be written ({error.strerror}); write it to another place.") from error
+
+
+def counted(number: int, noun: str) -> str:
+    """Such as "1 page" and "2 pages"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 @contextmanager
@@ -115,9 +121,10 @@ def _quiet_libraries(debug: bool) -> None:
 def print_stats(stats: BankStats) -> None:
     """A bank's content as a few lines."""
     recipe = stats.to_dict()["recipe"]
-    say(f"{stats.documents} documents, {stats.pages} pages in namespace {stats.namespace!r} of {stats.path}")
+    held = f"{counted(stats.documents, 'document')}, {counted(stats.pages, 'page')}"
+    say(f"{held} in namespace {stats.namespace!r} of {stats.path}")
     for dpi, count in stats.blocks.items():
-        say(f"  {dpi:>4} DPI  {count} blocks  {stats.block_bytes[dpi] / 1e6:.1f} MB")
+        say(f"  {dpi:>4} DPI  {counted(count, 'block')}  {stats.block_bytes[dpi] / 1e6:.1f} MB")
     say(f"on disk  {stats.disk_bytes / 1e6:.1f} MB")
     for name in ("model", "revision", "dtype", "system_prompt", "profile", "embedder"):
         if recipe.get(name):
@@ -149,8 +156,8 @@ def print_ingest(report: IngestReport, bank: Path, pages: int, as_json: bool) ->
         speed = f" ({report.pages / report.seconds:.1f} pages/s)" if report.pages and report.seconds else ""
         names = ("added", "replaced", "repaired", "unchanged", "failed")
         counts = ", ".join(f"{count} {name}" for name in names if (count := len(getattr(report, name))))
-        say(f"{counts or 'nothing'}: {report.pages} pages compiled in {report.seconds:.1f} s{speed}.")
-        say(f"The bank {bank} holds {pages} pages.")
+        say(f"{counts or 'nothing'}: {counted(report.pages, 'page')} compiled in {report.seconds:.1f} s{speed}.")
+        say(f"The bank {bank} holds {counted(pages, 'page')}.")
     for failure in report.failed:
         err.print(f"Error: {failure.error}")
 
@@ -173,7 +180,7 @@ def print_route(answer: Answer) -> None:
     if answer.route.note:
         err.print(answer.route.note)
     if answer.route.dropped:
-        err.print(f"{len(answer.route.dropped)} page(s) of lowest rank were left out: the context is full.")
+        err.print(f"{counted(len(answer.route.dropped), 'page')} of lowest rank left out: the context is full.")
     for page in answer.route.pages:
         err.print(f"  {page.dpi:>4} DPI  score {page.score:6.3f}  {page.source}, page {page.number + 1}")
     err.print(

@@ -8,7 +8,7 @@ from qvpic_rag.bank import failures
 from qvpic_rag.bank.index_db import FILE_NAME
 from qvpic_rag.errors import BankNotFoundError, ConfigError
 
-__all__ = ["check_namespace", "find_folder", "prepare_folder"]
+__all__ = ["check_free", "check_namespace", "find_folder", "holds_bank", "prepare_folder"]
 
 
 def check_namespace(namespace: object) -> None:
@@ -22,11 +22,26 @@ def check_namespace(namespace: object) -> None:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the folder of a new bank; one that holds other things is refused, so that nothing is mixed up."""
+    """Make the folder of a new bank; see :func:`check_free`."""
     with failures.guard(folder):
-        if folder.exists() and not folder.is_dir():
+        if not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+    check_free(folder)
+
+
+def holds_bank(folder: Path) -> bool:
+    """Whether a bank's database is in the folder, sound or not."""
+    with failures.guard(folder):
+        return (folder / FILE_NAME).exists()
+
+
+def check_free(folder: Path) -> None:
+    """Raise ``BankNotFoundError`` where other things are, so that nothing is mixed up; a bank may be there."""
+    with failures.guard(folder):
+        if not folder.exists():
+            return
+        if not folder.is_dir():
             raise BankNotFoundError(f"{str(folder)!r} is a file, and a bank needs a folder: give another path.")
-        folder.mkdir(parents=True, exist_ok=True)
         names = {path.name for path in folder.iterdir()}
     if names and FILE_NAME not in names:
         raise BankNotFoundError(

@@ -24,7 +24,7 @@ from qvpic_rag.bank import blockrows, catalogue, failures, upkeep
 from qvpic_rag.bank.blockfile import check_file, load_block
 from qvpic_rag.bank.blockrows import BlockRow
 from qvpic_rag.bank.files import BlockFiles
-from qvpic_rag.bank.folder import check_namespace, find_folder, prepare_folder
+from qvpic_rag.bank.folder import check_free, check_namespace, find_folder, holds_bank, prepare_folder
 from qvpic_rag.bank.index_db import Database
 from qvpic_rag.bank.recipe import check_recipe, decode_recipe, encode_recipe
 from qvpic_rag.bank.records import BankStats, GcResult, Problem, StoredDocument, StoredPage
@@ -124,6 +124,22 @@ class Bank:
             database.close()
             raise
         return bank
+
+    @classmethod
+    def recipe_at(cls, path: str | os.PathLike[str]) -> Recipe | None:
+        """The recipe of the bank at ``path``; None where there is none and one can be made.
+
+        Raises
+        ------
+        BankNotFoundError
+            Other things are at ``path``, or a damaged bank.
+        """
+        folder = Path(path)
+        if not holds_bank(folder):
+            check_free(folder)
+            return None
+        with cls.open(folder) as bank:
+            return bank.recipe
 
     @property
     def index_path(self) -> Path:

@@ -75,7 +75,9 @@ def load_embedder(name: str, *, device: str = "cpu") -> Embedder:
     settings = read_settings(folder, pooling="cls" if through_flag else None)
     load = load_flag if through_flag else load_plain
     tokenizer, forward = load(name, folder, settings, device)
-    return TextEncoder(name, _digest(folder, settings), settings, tokenizer, forward, device)
+    # A bank remembers the name and may be asked from another folder.
+    known_as = str(folder.resolve()) if name != DEMO and Path(name).is_dir() else name
+    return TextEncoder(known_as, _digest(folder, settings), settings, tokenizer, forward, device)
 
 
 def _digest(folder: Path, settings: Settings) -> str:

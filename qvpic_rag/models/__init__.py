@@ -78,7 +78,13 @@ def load_model(
     target = _device(device)
     kind = _dtype(dtype, target)
     source: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    _check_remote_code(where, revision, trust_remote_code)
+    with _loading(name):
+        # Fetched first and by itself: an unreachable hub is found out once, not by every part of the model.
+        path = cached_file(where, "config.json", revision=revision)
+        if path is None:
+            raise OSError("it has no config.json")
+        settings = Path(path).read_text(encoding="utf-8")
+    _check_kind(name, settings, trust_remote_code)
     with _loading(name):
         config = AutoConfig.from_pretrained(where, **source)
     family = _family(config)
@@ -97,7 +103,7 @@ def load_model(
         tokenizer=tokenizer,
         image_processor=image_processor,
         template=_chat_template(where, revision, tokenizer),
-        name=name,
+        name=str(Path(name).resolve()) if Path(name).is_dir() else name,  # a bank may be asked from elsewhere
         revision=getattr(config, "_commit_hash", None) or "",
         fingerprint=_fingerprint(where, config),
     )
@@ -137,23 +143,20 @@ def _loading(name: str) -> Iterator[None]:
         ) from error
 
 
-def _check_remote_code(where: str, revision: str | None, trusted: bool) -> None:
-    """Refuse remote code before transformers asks about it on the terminal."""
-    found = _cached_text(where, "config.json", revision)
-    if found is None:
-        return
+def _check_kind(name: str, settings: str, trusted: bool) -> None:
+    """Refuse what cannot be served, and remote code before transformers asks about it on the terminal."""
     try:
-        config = json.loads(found)
+        config = json.loads(settings)
     except ValueError:
         return  # AutoConfig says what is wrong with it
     kind = config.get("model_type") if isinstance(config, dict) else None
     if kind in _REMOTE_CODE and not trusted:
         raise UnsupportedModelError(
-            f"Model {where!r} ({kind}) brings its own Python code, which is run only if you say so: read that code, "
+            f"Model {name!r} ({kind}) brings its own Python code, which is run only if you say so: read that code, "
             "then pass trust_remote_code=True (command line: --trust-remote-code)."
         )
     if isinstance(kind, str) and kind not in families():
-        raise UnsupportedModelError(f"Model {where!r} has architecture {kind!r}; supported: {', '.join(families())}.")
+        raise UnsupportedModelError(f"Model {name!r} has architecture {kind!r}; supported: {', '.join(families())}.")
 
 
 def _cached_text(where: str, file: str, revision: str | None) -> str | None:

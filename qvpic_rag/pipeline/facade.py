@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterable, Sequence
-from pathlib import Path
 from typing import IO, Any
 
 from PIL import Image
@@ -108,7 +107,7 @@ class QVPIC:
             raise ConfigError(f"batch_size must be a whole number from 1, not {batch_size!r}.")
         request = RequestConfig(top_k, max_context_tokens, overflow, on_miss)
         routing = RouteConfig(alpha, budget)
-        known = _recipe_of(bank, namespace)
+        known = Bank.recipe_at(bank)
         renderer = Renderer(_profile(profile, known, model), strict=strict)
         resolutions = check_dpis(dpis or (known.dpis if known else _DEFAULT_DPIS))
         loaded = load_model(
@@ -116,7 +115,7 @@ class QVPIC:
             device=device,
             dtype=dtype or (known.dtype if known else None),
             trust_remote_code=trust_remote_code,
-            revision=revision or (known.revision or None if known and known.model == model else None),
+            revision=revision or (known.revision if known and known.model == model else None) or None,
         )
         prompt = system_prompt if system_prompt is not None or known is None else known.system_prompt
         template = ChatTemplate(loaded, system_prompt=prompt)
@@ -302,15 +301,6 @@ class QVPIC:
 
     def __exit__(self, *failure: object) -> None:
         self.close()
-
-
-def _recipe_of(bank: str | os.PathLike[str], namespace: str) -> Recipe | None:
-    if not Path(bank).exists():
-        return None
-    if Path(bank).is_dir() and not any(Path(bank).iterdir()):
-        return None
-    with Bank.open(bank, namespace=namespace) as store:
-        return store.recipe
 
 
 def _profile(profile: str | RenderProfile | None, known: Recipe | None, model: str) -> RenderProfile:

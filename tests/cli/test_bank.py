@@ -24,14 +24,14 @@ def test_stats(run: Run, demo_bank: Path) -> None:
 
 def test_verify(run: Run, demo_bank: Path) -> None:
     result = run("bank", "verify", "--bank", demo_bank)
-    assert (result.code, result.out, result.err) == (0, "0 problem(s) found.\n", "")
+    assert (result.code, result.out, result.err) == (0, "0 problems found.\n", "")
     assert run("bank", "verify", "--bank", demo_bank, "--json").json == []
 
 
 def test_remove_then_collect(run: Run, bank: Path) -> None:
     result = run("bank", "remove", "./badges.txt", "badges.txt", "garden.txt", "--bank", bank)
     assert (result.code, result.err) == (0, "")
-    assert result.out == f"2 document(s) removed; free their space with: qvpic bank gc --bank {bank}\n"
+    assert result.out == f"2 documents removed; free their space with: qvpic bank gc --bank {bank}\n"
     young = run("bank", "gc", "--bank", bank)
     assert young.code == 0
     assert young.out.startswith("Removed 0 block(s)")
@@ -50,5 +50,14 @@ def test_remove_all_or_nothing(run: Run, bank: Path) -> None:
     result = run("bank", "remove", "badges.txt", "badge.txt", "--bank", bank)
     assert (result.code, result.out) == (2, "")
     assert "no document 'badge.txt', and nothing was removed; did you mean 'badges.txt'?" in result.error
-    assert "ingested by" in run("bank", "remove", "zzz", "--bank", bank).error
+    assert "bank list" in run("bank", "remove", "zzz", "--bank", bank).error
     assert run("bank", "stats", "--bank", bank, "--json").json["documents"] == 7
+
+
+def test_list(run: Run, bank: Path) -> None:
+    listed = run("bank", "list", "--bank", bank)
+    assert listed.code == 0
+    assert "badges.txt  (2 pages)\n" in listed.out
+    documents = run("bank", "list", "--bank", bank, "--json").json
+    assert {"source": "badges.txt", "pages": 2} in documents
+    assert len(documents) == 7

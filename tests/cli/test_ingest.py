@@ -28,8 +28,8 @@ def test_a_new_bank_then_nothing_to_do_then_a_change(run: Run, note: Path) -> No
     bank = note.parent / "new" / "bank"
     result = run("ingest", note, "--bank", bank, "--model", "demo")
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("1 added: 1 pages compiled in ")
-    assert result.out.endswith(f"The bank {bank} holds 1 pages.\n")
+    assert result.out.startswith("1 added: 1 page compiled in ")
+    assert result.out.endswith(f"The bank {bank} holds 1 page.\n")
     assert run("ingest", note, "--bank", bank).out.startswith("1 unchanged: 0 pages compiled")
     note.write_text("The desk room of Omar Reyes is C17.", encoding="utf-8")
     report = run("ingest", note, "--bank", bank, "--json").json
