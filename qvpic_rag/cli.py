@@ -65,6 +65,9 @@ TrustRemoteCode = Annotated[
 
 def main() -> None:
     """Entry point of the ``qvpic`` command."""
+    # Read when torch is imported: threads that spin while they wait make a small model ten times slower on a machine
+    # that does anything else.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # Wide characters in answers must not fail on a terminal that is not UTF-8.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
