@@ -33,7 +33,7 @@ $(VENV)/.torch:
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo,docs]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.torch

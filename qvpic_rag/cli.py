@@ -33,7 +33,7 @@ from qvpic_rag.console import (
     reported,
     say,
 )
-from qvpic_rag.errors import InputError, QVPICError
+from qvpic_rag.errors import BankNotFoundError, InputError, QVPICError
 
 if TYPE_CHECKING:
     from qvpic_rag.bank import Bank
@@ -99,7 +99,10 @@ def _loaded(load: Callable[[], QVPIC]) -> QVPIC:
 
 @app.command()
 def ingest(
-    paths: Annotated[list[str], typer.Argument(help="Files, folders, globs, or - for standard input.", metavar="PATH")],
+    paths: Annotated[
+        list[str],
+        typer.Argument(help="Files, folders, globs, or - for standard input (document 'stdin').", metavar="PATH"),
+    ],
     bank: BankOption,
     model: Annotated[
         str | None, typer.Option(help="demo, a folder or a hub id; by default the one the bank was made with.")
@@ -129,8 +132,12 @@ def ingest(
         if (low_dpi is None) != (high_dpi is None):
             raise InputError("Give --low-dpi and --high-dpi together, such as --low-dpi 72 --high-dpi 120.")
         _check_paths(paths)
+        if model is None and not bank.exists():
+            raise InputError(
+                f"There is no bank at {bank} yet; say with --model which model to make it with (demo is bundled)."
+            )
         dpis = None if low_dpi is None or high_dpi is None else (low_dpi, high_dpi)
-        stdin = sys.stdin.buffer if "-" in paths else None
+        stdin = getattr(sys.stdin, "buffer", None) if "-" in paths else None  # None: started without a console
         options: dict[str, Any] = {
             "embedder": embedder,
             "profile": profile,
@@ -146,7 +153,13 @@ def ingest(
         with _loaded(lambda: _opened(bank, model, options)) as rag:
             report = rag.ingest(paths, stdin=stdin)
             pages = rag.bank.page_count()
+            gone = _gone(paths, [document.source for document in rag.bank.documents()])
         print_ingest(report, bank, pages, as_json)
+        if gone:
+            err.print(
+                f"{counted(len(gone), 'document')} of the bank no longer on disk, such as {gone[0]}; to forget it: "
+                f"qvpic bank remove {shlex.quote(gone[0])} --bank {shlex.quote(str(bank))}"
+            )
         if report.failed:
             stored = report.added or report.replaced or report.repaired or report.unchanged
             raise typer.Exit(1 if stored else 2)
@@ -158,16 +171,20 @@ def _check_paths(paths: Sequence[str]) -> None:
         raise InputError(f"{paths[0]!r} does not exist; check the path.")
 
 
+def _gone(paths: Sequence[str], sources: Sequence[str]) -> list[str]:
+    """Stored files below the folders given that are not there any more; they keep answering until they are removed."""
+    folders = [folder for folder in map(Path, paths) if folder.is_dir()]
+    return [
+        source
+        for source in sources
+        if not os.path.lexists(source) and any(folder in Path(source).parents for folder in folders)
+    ]
+
+
 def _opened(bank: Path, model: str | None, options: dict[str, Any]) -> QVPIC:
     from qvpic_rag.pipeline import QVPIC
 
-    if model is not None:
-        return QVPIC.from_pretrained(model, bank, **options)
-    if not bank.exists():
-        raise InputError(
-            f"There is no bank at {bank} yet; say with --model which model to make it with (demo is bundled)."
-        )
-    return QVPIC.open(bank, **options)
+    return QVPIC.open(bank, **options) if model is None else QVPIC.from_pretrained(model, bank, **options)
 
 
 @app.command()
@@ -211,7 +228,8 @@ def ask(
             "namespace": namespace,
             "trust_remote_code": trust_remote_code,
         }
-        with _loaded(lambda: _opened_with_pages(bank, options)) as rag:
+        _check_pages(bank, namespace)
+        with _loaded(lambda: _asked(bank, options)) as rag:
             if as_json:
                 answer = rag.ask(question, **generation)
                 print_json(answer.to_dict())
@@ -224,12 +242,14 @@ def ask(
                     err.print(f"The trace is in {trace}")
 
 
-def _opened_with_pages(bank: Path, options: dict[str, Any]) -> QVPIC:
-    """An engine to ask; an empty bank is refused before the model is loaded."""
-    from qvpic_rag.errors import BankNotFoundError
+def _asked(bank: Path, options: dict[str, Any]) -> QVPIC:
     from qvpic_rag.pipeline import QVPIC
 
-    namespace = options["namespace"]
+    return QVPIC.open(bank, **options)
+
+
+def _check_pages(bank: Path, namespace: str) -> None:
+    """A missing or empty bank is refused before the model is loaded."""
     with _opened_bank(bank, namespace) as store:
         if store.page_count() == 0:
             where = "" if namespace == "default" else f" in namespace {namespace!r}"
@@ -237,7 +257,6 @@ def _opened_with_pages(bank: Path, options: dict[str, Any]) -> QVPIC:
             raise BankNotFoundError(
                 f"The bank {bank} holds no pages{where}; run: qvpic ingest PATH --bank {shlex.quote(str(bank))}{more}"
             )
-    return QVPIC.open(bank, **options)
 
 
 def _write_trace(rag: QVPIC, question: str, answer: Answer, path: Path) -> None:
@@ -245,7 +264,7 @@ def _write_trace(rag: QVPIC, question: str, answer: Answer, path: Path) -> None:
 
     pictures = {p.page_id: rag.page_image(rag.page(p.page_id), p.dpi) for p in answer.route.pages}
     try:
-        path.write_text(trace_html(question, answer, pictures), encoding="utf-8")
+        path.write_text(trace_html(question, answer, pictures), encoding="utf-8", errors="xmlcharrefreplace")
     except OSError as error:
         raise InputError(f"The trace cannot be written to {path} ({error.strerror}); choose another place.") from error
 
@@ -317,14 +336,21 @@ def verify(bank: BankOption, namespace: Namespace = "default", as_json: AsJson =
     with reported(debug), _opened_bank(bank, namespace) as store:
         from qvpic_rag.progress import bar
 
+        checked = 0
+
+        def count(done: int, total: int) -> None:
+            nonlocal checked
+            checked = done
+            update(done, total, "")
+
         with bar("Checking", "blocks", enabled=not as_json) as update:
-            problems = store.verify(progress=lambda done, total: update(done, total, ""))
+            problems = store.verify(progress=count)
         if as_json:
             print_json([problem.to_dict() for problem in problems])
         else:
             for problem in problems:
                 say(str(problem))
-            say(f"{counted(len(problems), 'problem')} found.")
+            say(f"{checked} blocks and pages checked, {counted(len(problems), 'problem')} found.")
         if problems:
             raise typer.Exit(1)
 
@@ -354,7 +380,7 @@ def gc(
 
 @bank_app.command()
 def remove(
-    sources: Annotated[list[str], typer.Argument(help="Documents as they were ingested.", metavar="SOURCE...")],
+    sources: Annotated[list[str], typer.Argument(help="Documents as they were ingested.", metavar="SOURCE")],
     bank: BankOption,
     namespace: Namespace = "default",
     debug: Debug = False,

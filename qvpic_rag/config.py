@@ -7,6 +7,7 @@ allowed. Unknown keys in TOML are refused.
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -40,7 +41,7 @@ def _choice(owner: str, name: str, value: object, allowed: tuple[str, ...]) -> N
 
 def check_dpis(dpis: tuple[int, int]) -> tuple[int, int]:
     """Validate ``(low, high)`` dots per inch, low below high; returned as a tuple of ints."""
-    values = tuple(dpis)
+    values = tuple(dpis) if isinstance(dpis, tuple | list) else ()
     if len(values) != 2:
         raise ConfigError(f"dpis must be a pair (low, high) such as (72, 120), not {dpis!r}.")
     for name, value in zip(("low", "high"), values, strict=True):
@@ -148,6 +149,8 @@ class RenderProfile:
     @classmethod
     def load(cls, name_or_path: str | Path) -> RenderProfile:
         """A bundled profile by name (``glyph``, ``glyph-literal``, ``demo``) or a TOML file by path."""
+        if not isinstance(name_or_path, str | os.PathLike):
+            raise ConfigError(f"A render profile is given by name or path, not {name_or_path!r}.")
         bundled = {path.stem: path for path in sorted(_PROFILES.glob("*.toml"))}
         path = bundled.get(str(name_or_path), Path(name_or_path))
         try:
@@ -210,8 +213,9 @@ class RequestConfig:
 
 @dataclass(frozen=True)
 class GenerateConfig:
-    """How an answer is generated. ``temperature=0`` is greedy; ``seed`` matters only when sampling.
+    """How an answer is generated.
 
+    ``temperature=0`` is greedy, others go from 0.0001 to 100; ``seed`` matters only when sampling.
     ``stop`` strings end the answer and are not part of it.
     """
 
@@ -223,13 +227,14 @@ class GenerateConfig:
 
     def __post_init__(self) -> None:
         _number("GenerateConfig", "max_new_tokens", self.max_new_tokens, 1, 1_000_000, whole=True)
-        _number("GenerateConfig", "temperature", self.temperature, 0, 100)
+        if self.temperature != 0:  # below this, probabilities are not finite any more
+            _number("GenerateConfig", "temperature", self.temperature, 1e-4, 100)
         _number("GenerateConfig", "top_p", self.top_p, 0, 1)
         if self.top_p == 0:
             raise ConfigError("GenerateConfig.top_p must be above 0; use temperature=0 for greedy answers.")
         if self.seed is not None:
             _number("GenerateConfig", "seed", self.seed, 0, 2**63 - 1, whole=True)
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        if any(not isinstance(text, str) or not text for text in stop):
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        if not isinstance(stop, tuple | list) or any(not isinstance(text, str) or not text for text in stop):
             raise ConfigError(f"GenerateConfig.stop must hold non-empty strings, not {self.stop!r}.")
-        object.__setattr__(self, "stop", stop)
+        object.__setattr__(self, "stop", tuple(stop))

@@ -111,6 +111,7 @@ def _show_warning(message: Warning | str, *where: object, **more: object) -> Non
 def _quiet_libraries(debug: bool) -> None:
     """Progress bars and notices of the libraries below are noise on a command's output."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("qvpic_rag.pipeline.facade").setLevel(logging.ERROR)  # failures are printed with the report
     if debug:
         return
     os.environ.setdefault("HF_HUB_VERBOSITY", "error")
@@ -153,10 +154,13 @@ def print_ingest(report: IngestReport, bank: Path, pages: int, as_json: bool) ->
             }
         )
     else:
-        speed = f" ({report.pages / report.seconds:.1f} pages/s)" if report.pages and report.seconds else ""
+        speed = f" ({report.pages / report.seconds:.1f} pages/s)" if report.compiled and report.seconds else ""
         names = ("added", "replaced", "repaired", "unchanged", "failed")
         counts = ", ".join(f"{count} {name}" for name in names if (count := len(getattr(report, name))))
-        say(f"{counts or 'nothing'}: {counted(report.pages, 'page')} compiled in {report.seconds:.1f} s{speed}.")
+        say(
+            f"{counts or 'nothing'}: {counted(report.pages, 'page')}, {counted(report.compiled, 'block')} compiled in "
+            f"{report.seconds:.1f} s{speed}."
+        )
         say(f"The bank {bank} holds {counted(pages, 'page')}.")
     for failure in report.failed:
         err.print(f"Error: {failure.error}")
@@ -177,6 +181,8 @@ def print_answer(rag: QVPIC, question: str, generation: dict[str, Any]) -> Answe
 
 def print_route(answer: Answer) -> None:
     """What the answer rests on, on stderr, so that stdout is the answer alone."""
+    if not answer.text:
+        err.print("The answer is empty.")
     if answer.route.note:
         err.print(answer.route.note)
     if answer.route.dropped:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,7 +98,7 @@ def generate(
     settings = _settings(model, config)
     text = AnswerText(model.tokenizer, stop=config.stop, reasoning=request.query.rstrip().endswith("<think>"))
     tap = _Tap(text, _end_tokens(settings), on_piece, cancelled or threading.Event())
-    with model.lock, _Seeded(model, config), torch.no_grad():
+    with model.lock, _sampled(model, config), torch.no_grad():
         try:
             model.model.generate(
                 input_ids=request.token_ids,
@@ -148,24 +149,23 @@ def _end_tokens(settings: Any) -> list[int]:
     return [int(ends)] if isinstance(ends, int) else [int(end) for end in ends]
 
 
-class _Seeded:
-    """Sampling draws from the global generators, so they are put back afterwards."""
+_sampling = threading.Lock()
 
-    def __init__(self, model: VisionLanguageModel, config: GenerateConfig) -> None:
+
+@contextmanager
+def _sampled(model: VisionLanguageModel, config: GenerateConfig) -> Iterator[None]:
+    """Sampling draws from the process's generators: one model at a time, and a seed puts them back afterwards."""
+    if config.temperature == 0:
+        yield
+        return
+    with _sampling:
+        if config.seed is None:
+            yield
+            return
         devices = [model.device] if model.device.type == "cuda" else []
-        self._fork = (
-            torch.random.fork_rng(devices=devices) if config.temperature > 0 and config.seed is not None else None
-        )
-        self._seed = config.seed
-
-    def __enter__(self) -> None:
-        if self._fork is not None and self._seed is not None:
-            self._fork.__enter__()
-            torch.manual_seed(self._seed)
-
-    def __exit__(self, *failure: Any) -> None:
-        if self._fork is not None:
-            self._fork.__exit__(*failure)
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(config.seed)
+            yield
 
 
 class _Tap(StoppingCriteria):  # type: ignore[misc]

@@ -33,7 +33,7 @@ __all__ = [
 
 def stable_digest(value: object) -> str:
     """SHA-256 (hex) of a JSON-able value, independent of mapping order."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    text = json.dumps(value, sort_keys=True, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 

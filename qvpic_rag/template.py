@@ -118,13 +118,14 @@ class ChatTemplate:
         turns: list[dict[str, Any]] = []
         placed = False
         for message in [*system, *messages]:
-            text = [{"type": "text", "text": message.content}]
+            content = _well_formed(message.content)
+            text = [{"type": "text", "text": content}]
             if message.role == "user":
-                content: Any = text if placed else [{"type": "image"}] * pictures + text
+                images = [] if placed else [{"type": "image"}] * pictures
+                turns.append({"role": "user", "content": images + text})
                 placed = True
             else:
-                content = text if self._parts else message.content
-            turns.append({"role": message.role, "content": content})
+                turns.append({"role": message.role, "content": text if self._parts else content})
         if not placed:
             raise InputError("The conversation has no user turn; add one with the question.")
         try:
@@ -135,6 +136,11 @@ class ChatTemplate:
             )
         except Exception as error:  # Jinja code of the model raises anything, so what it says is passed on
             raise TemplateError(f"The chat template of {self._name!r} failed ({error}).") from error
+
+
+def _well_formed(text: str) -> str:
+    """Half a surrogate pair, from undecodable command-line bytes, is no character; tokenizers refuse it."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _cut(one: list[list[int]], two: list[list[int]], name: str) -> tuple[tuple[int, ...], ...]:

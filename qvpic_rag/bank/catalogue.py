@@ -8,6 +8,7 @@ embedding that came last.
 from __future__ import annotations
 
 import json
+import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,12 +18,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from qvpic_rag.bank import failures
 from qvpic_rag.bank.records import StoredDocument, StoredPage
 from qvpic_rag.errors import BankError, BankMismatchError, DocumentError
-from qvpic_rag.records import Page
+from qvpic_rag.records import Page, stable_digest
 
 __all__ = [
     "IN_NAMESPACE",
+    "changed",
     "check_document",
     "decode_embedding",
     "decode_lines",
@@ -31,6 +34,7 @@ __all__ = [
     "documents",
     "find_page",
     "generation",
+    "is_generation",
     "namespace_id",
     "page_count",
     "pages",
@@ -64,14 +68,28 @@ def namespace_id(connection: sqlite3.Connection, name: str) -> int:
     return int(row[0])
 
 
-def generation(connection: sqlite3.Connection, namespace: str) -> int:
-    """Number of changes of the namespace's pages so far."""
+def generation(connection: sqlite3.Connection, namespace: str, path: Path) -> int:
+    """The number that grows with every change of the namespace's pages; ``BankError`` when it is damaged."""
     row = connection.execute("SELECT generation FROM namespaces WHERE name = ?", (namespace,)).fetchone()
-    return int(row[0]) if row else 0
+    number = row[0] if row else 0
+    if not is_generation(number):
+        raise failures.damaged(path)
+    return int(number)
 
 
-def _changed(connection: sqlite3.Connection, namespace: int) -> None:
-    connection.execute("UPDATE namespaces SET generation = generation + 1 WHERE id = ?", (namespace,))
+def is_generation(number: object) -> bool:
+    """Whether a stored generation is one."""
+    return isinstance(number, int) and number >= 0
+
+
+def changed(connection: sqlite3.Connection, namespace: int) -> None:
+    """Let the generation of a namespace's row grow, for its pages change.
+
+    A copy or a restored backup of a bank goes on from the same number. Steps are random, so that the two do not meet
+    again, and a search index of the one is not taken for the other's. 2**31 of the largest steps fit the column.
+    """
+    step = secrets.randbelow(2**32) + 1
+    connection.execute("UPDATE namespaces SET generation = generation + ? WHERE id = ?", (step, namespace))
 
 
 def check_document(
@@ -139,7 +157,7 @@ def put_document(
         ((document, page.number, owner, name) for name, page in zip(digests, pages, strict=True)),
     )
     _drop_unlinked(connection, before)
-    _changed(connection, owner)
+    changed(connection, owner)
 
 
 def remove_document(connection: sqlite3.Connection, namespace: str, source: str) -> bool:
@@ -151,7 +169,7 @@ def remove_document(connection: sqlite3.Connection, namespace: str, source: str)
     before = _release(connection, document)
     connection.execute("DELETE FROM documents WHERE id = ?", (document,))
     _drop_unlinked(connection, before)
-    _changed(connection, owner)
+    changed(connection, owner)
     return True
 
 
@@ -204,13 +222,13 @@ def pages(connection: sqlite3.Connection, namespace: str, ids: Sequence[int], pa
     wanted = [int(number) for number in dict.fromkeys(ids)]
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
-        query = f"""SELECT pages.id, pages.lines, pages.text, documents.source, links.number
+        query = f"""SELECT pages.id, pages.digest, pages.lines, pages.text, documents.source, links.number
             FROM pages JOIN links ON links.page_id = pages.id JOIN documents ON documents.id = links.document_id
             WHERE pages.{IN_NAMESPACE} AND pages.id IN ({",".join("?" * len(batch))})
             AND (links.document_id, links.number) = (SELECT document_id, number FROM links AS first
                 WHERE first.page_id = pages.id ORDER BY document_id, number LIMIT 1)"""
-        for number, lines, text, source, position in connection.execute(query, (namespace, *batch)):
-            drawn = decode_lines(lines)
+        for number, digest, lines, text, source, position in connection.execute(query, (namespace, *batch)):
+            drawn = decode_lines(lines, digest)
             if drawn is None:
                 raise BankError(
                     f"Page {number} of the bank at {str(path)!r} is damaged: ingest {_text(source)!r} again after "
@@ -237,15 +255,15 @@ def find_page(connection: sqlite3.Connection, namespace: str, digest: str, path:
     return found[0].page if found else None
 
 
-def decode_lines(lines: object) -> tuple[str, ...] | None:
-    """The drawn lines as stored, None when they are damaged."""
+def decode_lines(lines: object, digest: object) -> tuple[str, ...] | None:
+    """The drawn lines as stored, None when they are damaged: ``digest`` is the page's, :attr:`Page.digest`."""
     try:
         values = json.loads(lines) if isinstance(lines, str) else None
     except (ValueError, RecursionError):
         return None
     if not isinstance(values, list) or not all(isinstance(line, str) for line in values):
         return None
-    return tuple(values)
+    return tuple(values) if stable_digest(values) == digest else None
 
 
 def decode_embedding(blob: object, dimension: int) -> npt.NDArray[np.float32] | None:

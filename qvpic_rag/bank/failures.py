@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,14 +11,41 @@ from pathlib import Path
 
 from qvpic_rag.errors import BankError
 
-__all__ = ["closed", "guard", "is_damage", "network", "newer", "os_failure", "read_only", "sqlite_failure"]
+__all__ = [
+    "closed",
+    "damaged",
+    "full",
+    "guard",
+    "has_room",
+    "is_damage",
+    "network",
+    "newer",
+    "os_failure",
+    "read_only",
+    "sqlite_failure",
+]
 
 _KEPT = "what was stored before stays readable"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_LEAST_ROOM = 2**16  # SQLite needs half of it to open a database in WAL mode
 
 
-def _full(path: Path) -> BankError:
+def has_room(path: Path) -> bool:
+    """Whether the disk has the room that SQLite needs to open a database for writing, and so `gc` to free more."""
+    try:
+        return shutil.disk_usage(path).free >= _LEAST_ROOM
+    except OSError:  # a disk that cannot even tell failed in another way
+        return True
+
+
+def full(path: Path) -> BankError:
+    """The disk is full, maybe so much that nothing can be removed from the bank."""
+    if not has_room(path):
+        return BankError(
+            f"The disk of the bank at {str(path)!r} is full, too full even for `qvpic bank gc`: free some space "
+            f"elsewhere on that disk first, and run the same command again; {_KEPT}."
+        )
     return BankError(
         f"The disk (or its quota) is full, so the bank at {str(path)!r} cannot grow: free some space, for example with "
         f"`qvpic bank gc --bank {path}`, and run the same command again; {_KEPT}."
@@ -48,7 +76,7 @@ def closed(path: Path) -> BankError:
 def os_failure(error: OSError, path: Path) -> BankError:
     """What an ``OSError`` inside the bank at ``path`` means."""
     if error.errno in _FULL:
-        return _full(path)
+        return full(path)
     where = str(error.filename or path)
     if error.errno in _DENIED:
         return BankError(
@@ -68,8 +96,8 @@ def sqlite_failure(error: sqlite3.Error, path: Path) -> BankError:
     Told apart by message: SQLite's error codes are in the exception only from Python 3.11 on.
     """
     text = str(error)
-    if "full" in text:
-        return _full(path)
+    if "full" in text or ("disk I/O error" in text and not has_room(path)):
+        return full(path)
     if "readonly" in text:
         return read_only(path)
     if "locked" in text or "busy" in text:
@@ -80,12 +108,17 @@ def sqlite_failure(error: sqlite3.Error, path: Path) -> BankError:
     if "locking protocol" in text or "shared memory" in text:
         return network(path)
     if is_damage(error):
-        return BankError(
-            f"The database of the bank at {str(path)!r} is damaged: restore it from a backup, or make the bank again "
-            f"with `qvpic ingest PATH --bank DIR`."
-        )
+        return damaged(path)
     return BankError(
         f"The database of the bank at {str(path)!r} failed ({text}): check that its disk is present, healthy and local."
+    )
+
+
+def damaged(path: Path) -> BankError:
+    """The database holds what it cannot hold."""
+    return BankError(
+        f"The database of the bank at {str(path)!r} is damaged: restore it from a backup, or make the bank again with "
+        f"`qvpic ingest PATH --bank DIR`."
     )
 
 

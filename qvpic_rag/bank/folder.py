@@ -42,8 +42,9 @@ def check_free(folder: Path) -> None:
             return
         if not folder.is_dir():
             raise BankNotFoundError(f"{str(folder)!r} is a file, and a bank needs a folder: give another path.")
-        names = {path.name for path in folder.iterdir()}
-    if names and FILE_NAME not in names:
+        others = any(path.name != FILE_NAME for path in folder.iterdir())
+    # Looked for last: another process may be making a bank here, and the database is the first file that it makes.
+    if others and not holds_bank(folder):
         raise BankNotFoundError(
             f"{str(folder)!r} holds other files and no bank: give a new or empty folder for the bank."
         )

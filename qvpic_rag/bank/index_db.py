@@ -15,7 +15,7 @@ from qvpic_rag.bank import failures
 from qvpic_rag.bank.blockfile import sync_folder
 from qvpic_rag.errors import BankError, BankNotFoundError
 
-__all__ = ["FILE_NAME", "FORMAT", "SCHEMA", "Database"]
+__all__ = ["FILE_NAME", "FORMAT", "SCHEMA", "Database", "EmptyBankError"]
 
 FILE_NAME = "bank.sqlite"
 FORMAT = 1
@@ -44,6 +44,10 @@ SCHEMA = (
         page_id INTEGER NOT NULL REFERENCES pages (id), PRIMARY KEY (document_id, number)) WITHOUT ROWID""",
     "CREATE INDEX links_by_page ON links (page_id, document_id, number)",
 )
+
+
+class EmptyBankError(BankNotFoundError):
+    """The database has no tables: its creation was cut short, or goes on. Nothing was ever stored."""
 
 
 def _connect(file: Path, options: str) -> sqlite3.Connection:
@@ -90,12 +94,6 @@ def _use_wal(connection: sqlite3.Connection, folder: Path) -> None:
         raise failures.network(folder)
 
 
-def _roll_back(connection: sqlite3.Connection) -> None:
-    # After some failures SQLite has rolled back already and says so with an error; the first one is to be reported.
-    with contextlib.suppress(sqlite3.Error):
-        connection.execute("ROLLBACK")
-
-
 @contextmanager
 def _opening(file: Path) -> Iterator[None]:
     """While a file is being opened, damage means that it is no bank."""
@@ -111,7 +109,8 @@ class Database:
     """The database of the bank in one folder.
 
     One connection, guarded by a lock; a process forked from this one opens its own. In a folder that cannot be written
-    each reading transaction opens its own connection, because SQLite then cannot tell readers of later changes.
+    each reading transaction opens its own connection, because SQLite then cannot tell readers of later changes; so it
+    does on a disk so full that SQLite cannot open the database for writing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -127,6 +126,7 @@ class Database:
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
+        self._current: sqlite3.Connection | None = None  # what this lock's owner has a transaction on
 
     @classmethod
     def create(cls, folder: Path, recipe: str) -> None:
@@ -155,28 +155,26 @@ class Database:
         with _opening(self.file), self.read() as connection:
             application, version, tables = _state(connection)
             mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+            shared = connection is self._connection
         if (application, version, tables) == (0, 0, 0):
-            raise BankNotFoundError(f"The bank at {str(self.folder)!r} is empty, nothing was ever stored: {_ADVICE}.")
+            raise EmptyBankError(f"The bank at {str(self.folder)!r} is empty, nothing was ever stored: {_ADVICE}.")
         if application != _APPLICATION or version < 1:
             raise BankNotFoundError(f"{str(self.file)!r} belongs to another program: {_ADVICE}.")
         if version > FORMAT:
             raise failures.newer(self.folder, version, FORMAT)
-        # A read-only folder without a writer is opened as immutable, where SQLite reports no WAL.
-        if self.writable and mode != "wal":
+        # Any other connection may have opened the database as immutable, where SQLite reports no WAL.
+        if shared and mode != "wal":
             raise failures.network(self.folder)
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """One consistent view for reading."""
-        with self._acquire() as connection:
-            if connection.in_transaction:  # inside this thread's own writing transaction
-                yield connection
+        with self._acquire():
+            if self._current is not None:  # inside this thread's own transaction
+                yield self._current
                 return
-            connection.execute("BEGIN")
-            try:
+            with self._reader() as connection, self._transaction(connection, "BEGIN"):
                 yield connection
-            finally:
-                _roll_back(connection)
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
@@ -186,14 +184,32 @@ class Database:
         """
         if not self.writable:
             raise failures.read_only(self.folder)
-        with self._acquire() as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+        with self._acquire():
+            connection = self._shared()
+            with self._transaction(connection, "BEGIN IMMEDIATE"):
                 yield connection
                 connection.execute("COMMIT")
-            except BaseException:
-                _roll_back(connection)
-                raise
+
+    @contextmanager
+    def _transaction(self, connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+        """A transaction that ends with the block; what was not committed in it is rolled back.
+
+        An interrupt (Ctrl-C) may come at any step, also right after SQLite began the transaction. Should one come
+        within the clean-up, the next transaction first ends the one that was left open.
+        """
+        if self._current is None:
+            connection.rollback()
+        try:
+            self._current = connection
+            connection.execute(begin)
+            yield
+        finally:
+            self._current = None
+            # Some failures have rolled back already; the first error is the one to report.
+            try:  # noqa: SIM105 - an interrupt could come before any other call than this one
+                connection.rollback()
+            except sqlite3.Error:
+                pass
 
     def close(self) -> None:
         """Close the connection; harmless when closed."""
@@ -206,19 +222,39 @@ class Database:
                 self._connection = None
 
     @contextmanager
-    def _acquire(self) -> Iterator[sqlite3.Connection]:
+    def _acquire(self) -> Iterator[None]:
         if self._pid != os.getpid():
             self._inherit()
         with self._lock, failures.guard(self.folder):
             if self._closed:
                 raise failures.closed(self.folder)
-            if not self.writable:
-                with contextlib.closing(self._connect_read_only()) as connection:
-                    yield connection
-                return
-            if self._connection is None:
-                self._connection = _connect(self.file, "mode=rw")
-            yield self._connection
+            yield
+
+    def _shared(self) -> sqlite3.Connection:
+        if self._connection is None:
+            connection = _connect(self.file, "mode=rw")
+            try:
+                _state(connection)  # the first read makes the two files that WAL mode has beside the database
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    @contextmanager
+    def _reader(self) -> Iterator[sqlite3.Connection]:
+        connection = None
+        if self.writable:
+            try:
+                connection = self._shared()
+            except sqlite3.OperationalError:
+                if failures.has_room(self.folder):
+                    raise
+        if connection is not None:
+            yield connection
+            return
+        with contextlib.closing(self._connect_read_only()) as connection:
+            yield connection
 
     def _inherit(self) -> None:
         """After a fork: neither use nor close what belongs to the parent, as SQLite demands."""
@@ -235,6 +271,8 @@ class Database:
             connection.close()
             log = self.folder / f"{FILE_NAME}-wal"
             if log.exists() and log.stat().st_size:
+                if self.writable:
+                    raise failures.full(self.folder) from error
                 raise BankError(
                     f"The bank at {str(self.folder)!r} is read-only here and was not closed properly by its last "
                     f"writer: open it once where it can be written, for example with `qvpic bank stats`."

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,7 +26,7 @@ from qvpic_rag.bank.blockfile import check_file, load_block
 from qvpic_rag.bank.blockrows import BlockRow
 from qvpic_rag.bank.files import BlockFiles
 from qvpic_rag.bank.folder import check_free, check_namespace, find_folder, holds_bank, prepare_folder
-from qvpic_rag.bank.index_db import Database
+from qvpic_rag.bank.index_db import Database, EmptyBankError
 from qvpic_rag.bank.recipe import check_recipe, decode_recipe, encode_recipe
 from qvpic_rag.bank.records import BankStats, GcResult, Problem, StoredDocument, StoredPage
 from qvpic_rag.errors import (
@@ -138,8 +139,11 @@ class Bank:
         if not holds_bank(folder):
             check_free(folder)
             return None
-        with cls.open(folder) as bank:
-            return bank.recipe
+        try:
+            with cls.open(folder) as bank:
+                return bank.recipe
+        except EmptyBankError:  # its creation was cut short, or goes on in another process
+            return None
 
     @property
     def index_path(self) -> Path:
@@ -151,11 +155,14 @@ class Bank:
     def generation(self) -> int:
         """Grows with every committed change of this namespace's pages, whichever process made it.
 
+        It grows by random steps, so that two banks with different histories, such as a bank and its restored backup,
+        do not come to the same number: what is kept under a number belongs to these very pages.
+
         Read it before :meth:`vectors` when both are kept: a change in between then makes the copy look too old, which
         costs a reload, and never too new.
         """
         with self._database.read() as connection:
-            return catalogue.generation(connection, self.namespace)
+            return catalogue.generation(connection, self.namespace, self.path)
 
     def check(self, recipe: Recipe) -> None:
         """Raise ``BankMismatchError`` naming the first field in which the bank was made otherwise than ``recipe``.
@@ -166,12 +173,29 @@ class Bank:
 
     def has_block(self, key: BlockKey) -> bool:
         """Whether the block is stored, without reading it; always False for a key that is not of this bank."""
-        if self._foreign_field(key) is not None:
-            return False
         with self._database.read() as connection:
-            row = blockrows.find(connection, key.digest)
-        with failures.guard(self.path):
-            return row is not None and self._files.exists(key.digest)
+            return self._stored(connection, key)
+
+    def keep_blocks(self, keys: Sequence[BlockKey]) -> list[bool]:
+        """Which of these blocks are stored, as :meth:`has_block` tells; their grace period (:meth:`gc`) starts anew.
+
+        So no other process removes them before the caller stores the document that they belong to. In a bank that
+        cannot be written this only tells.
+        """
+        if not keys:
+            return []
+        writable = self._database.writable
+        with self._database.write() if writable else self._database.read() as connection:
+            stored = [self._stored(connection, key) for key in keys]
+            for key, found in zip(keys, stored, strict=True):
+                if found and writable:
+                    blockrows.touch(connection, key.digest, time.time())
+        return stored
+
+    def _stored(self, connection: sqlite3.Connection, key: BlockKey) -> bool:
+        if self._foreign_field(key) is not None or blockrows.find(connection, key.digest) is None:
+            return False
+        return self._files.exists(key.digest)
 
     def put_block(self, block: KVBlock) -> None:
         """Store a block; on return it survives a power cut. A block that is stored and sound stays as it is.

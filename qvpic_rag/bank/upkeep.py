@@ -16,7 +16,7 @@ from qvpic_rag.bank.index_db import Database
 from qvpic_rag.bank.recipe import summary
 from qvpic_rag.bank.records import BankStats, GcResult, Problem
 from qvpic_rag.errors import BankError, CorruptBlockError
-from qvpic_rag.records import Recipe, stable_digest
+from qvpic_rag.records import Recipe
 
 __all__ = ["collect", "statistics", "verify"]
 
@@ -33,7 +33,7 @@ def statistics(database: Database, recipe: Recipe, namespace: str) -> BankStats:
         query = f"SELECT count(*) FROM documents WHERE {catalogue.IN_NAMESPACE}"
         documents = int(connection.execute(query, (namespace,)).fetchone()[0])
         pages = catalogue.page_count(connection, namespace)
-        generation = catalogue.generation(connection, namespace)
+        generation = catalogue.generation(connection, namespace, database.folder)
     return BankStats(
         path=str(database.folder),
         namespace=namespace,
@@ -101,6 +101,9 @@ def _check_database(connection: sqlite3.Connection) -> Iterator[Problem]:
             yield Problem("database", "", f"The database is damaged ({finding}): {advice}.")
     for table, *_ in connection.execute("PRAGMA foreign_key_check"):
         yield Problem("database", "", f"A row of {table} refers to nothing: {advice}.")
+    for name, number in connection.execute("SELECT name, generation FROM namespaces"):
+        if not catalogue.is_generation(number):
+            yield Problem("database", "", f"The change counter of namespace {name!r} is damaged: {advice}.")
 
 
 def _check_block(database: Database, files: BlockFiles, recipe: Recipe, row: BlockRow) -> Problem | None:
@@ -147,9 +150,8 @@ def _check_pages(database: Database, dimension: int) -> Iterator[Problem | None]
         if not rows:
             return
         for number, digest, encoded, blob in rows:
-            lines = catalogue.decode_lines(encoded)
             damage = ""
-            if lines is None or stable_digest(list(lines)) != digest:
+            if catalogue.decode_lines(encoded, digest) is None:
                 damage = "lines are"
             elif catalogue.decode_embedding(blob, dimension) is None:
                 damage = "embedding is"
@@ -198,10 +200,9 @@ class _Collector:
             with self.database.read() as connection:
                 return int(connection.execute(f"SELECT count(*) FROM pages WHERE {condition}").fetchone()[0])
         with self.database.write() as connection:
-            connection.execute(
-                f"""UPDATE namespaces SET generation = generation + 1
-                WHERE id IN (SELECT namespace_id FROM pages WHERE {condition})"""
-            )
+            owners = connection.execute(f"SELECT DISTINCT namespace_id FROM pages WHERE {condition}").fetchall()
+            for (owner,) in owners:
+                catalogue.changed(connection, owner)
             return connection.execute(f"DELETE FROM pages WHERE {condition}").rowcount
 
     def blocks(self) -> int:

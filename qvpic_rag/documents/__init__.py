@@ -79,7 +79,7 @@ def document_digest(document: Document) -> str:
     """
     try:
         return stable_digest({"qvpic-document": 1, "text": document.text, "metadata": dict(document.metadata)})
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise DocumentError(
             f"The metadata of {document.source!r} cannot be stored as JSON ({error}); use strings, numbers, booleans, "
             "lists and mappings with string keys."

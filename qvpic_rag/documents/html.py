@@ -37,7 +37,7 @@ def html_text(html: str, source: str) -> str:
     try:
         parser.feed(html)
         parser.close()
-    except AssertionError as error:  # how the standard library reports a malformed declaration such as <![/>
+    except (AssertionError, ValueError) as error:  # malformed declarations such as <![/>, endless character numbers
         raise DocumentError(f"{source!r} is not readable HTML ({error}); open and save it again.") from error
     return parser.text()
 
@@ -60,7 +60,7 @@ class _TextParser(HTMLParser):
                 self._pre += 1
             elif tag == "li":
                 self._pieces.append(_ITEM)
-            elif tag in _CELLS and self._current().strip():
+            elif tag in _CELLS and any(piece.strip() for piece in self._pieces):
                 self._pieces.append(" | ")
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:

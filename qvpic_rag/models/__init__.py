@@ -75,6 +75,8 @@ def load_model(
         Unknown dtype or device.
     """
     where = str(DEMO_MODEL) if name == "demo" else str(name)
+    if name != "demo" and where.startswith((".", "/", "~")) and not Path(where).is_dir():
+        raise ModelNotFoundError(f"There is no folder {name!r} to load a model from; check the path.")
     target = _device(device)
     kind = _dtype(dtype, target)
     source: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -103,7 +105,8 @@ def load_model(
         tokenizer=tokenizer,
         image_processor=image_processor,
         template=_chat_template(where, revision, tokenizer),
-        name=str(Path(name).resolve()) if Path(name).is_dir() else name,  # a bank may be asked from elsewhere
+        # A bank remembers the name and may be asked from another folder.
+        name=str(Path(name).resolve()) if name != "demo" and Path(name).is_dir() else name,
         revision=getattr(config, "_commit_hash", None) or "",
         fingerprint=_fingerprint(where, config),
     )
@@ -114,9 +117,12 @@ def _device(device: str | None) -> torch.device:
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.empty(0, device=device).device
+        found = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:  # torch asserts when it was built without CUDA
         raise ConfigError(f"Device {device!r} cannot be used here ({error}); use device='cpu'.") from error
+    if found.type == "meta":
+        raise ConfigError("Device 'meta' holds no data; use device='cpu'.")
+    return found
 
 
 def _dtype(dtype: str | None, device: torch.device) -> torch.dtype:

@@ -1,7 +1,7 @@
 """Digests of weights and configuration: what makes two checkpoints the same model.
 
-Hashing gigabytes takes seconds, so each file's SHA-256 is remembered by path, size and modification time in the user's
-cache folder. Losing that memory costs time, never correctness.
+Hashing gigabytes takes seconds, so each file's SHA-256 is remembered by path, size, times and inode in the user's cache
+folder. Losing that memory costs time, never correctness.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -64,7 +65,8 @@ def files_digest(paths: Sequence[Path]) -> str:
     for path in sorted(paths, key=lambda p: p.name):
         real = path.resolve()
         status = real.stat()
-        tag = f"{real}|{status.st_size}|{status.st_mtime_ns}"
+        # The change time and inode tell a file put in another's place with its size and modification time.
+        tag = "|".join(map(str, (real, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)))
         if tag not in memory:
             memory[tag] = _hash_file(real)
             changed = True
@@ -84,6 +86,8 @@ def _without_volatile(value: Any) -> Any:
         return {str(k): _without_volatile(v) for k, v in value.items() if k not in _VOLATILE}
     if isinstance(value, list | tuple):
         return [_without_volatile(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     return value if isinstance(value, str | int | float | bool | None) else str(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import IO, Any
@@ -25,6 +26,8 @@ from qvpic_rag.render import Renderer
 from qvpic_rag.template import ChatTemplate
 
 __all__ = ["QVPIC"]
+
+_log = logging.getLogger(__name__)
 
 _DEFAULT_DPIS = (72, 120)  # the paper's setting
 
@@ -124,7 +127,13 @@ class QVPIC:
             device=str(loaded.device),
         )
         recipe = make_recipe(loaded, template, renderer, vectors, resolutions)
-        store = Bank.create(bank, recipe, namespace=namespace)
+        # A bank that may only be read is opened, not created.
+        store = Bank.create(bank, recipe, namespace) if known is None else Bank.open(bank, namespace)
+        try:
+            store.check(recipe)
+        except InputError:
+            store.close()
+            raise
         return cls(Engine(loaded, template, renderer, vectors, store, batch_size), request, routing)
 
     @classmethod
@@ -169,11 +178,20 @@ class QVPIC:
         IngestReport
             What was added, replaced, left unchanged, and what failed and why. Failures do not stop the others.
         """
-        items = [documents] if isinstance(documents, str | os.PathLike | Document) else list(documents)
+        if isinstance(documents, str | os.PathLike | Document):
+            items = [documents]
+        elif isinstance(documents, Iterable):
+            items = list(documents)
+        else:
+            raise InputError(f"Give paths or Document records to ingest, not {type(documents).__name__}.")
         if callable(progress):
-            return ingest(self._engine, _documents(items, stdin), progress)
-        with bar("Compiling", "pages", enabled=progress) as update:
-            return ingest(self._engine, _documents(items, stdin), update)
+            report = ingest(self._engine, _documents(items, stdin), progress)
+        else:
+            with bar("Compiling", "pages", enabled=progress) as update:
+                report = ingest(self._engine, _documents(items, stdin), update)
+        for failure in report.failed:  # a caller who does not look at the report should still hear of it
+            _log.warning("not ingested: %s", failure.error)
+        return report
 
     def remove(self, source: str | os.PathLike[str]) -> bool:
         """Remove a document by its source; False where there is none of that name.
@@ -255,12 +273,16 @@ class QVPIC:
             settings = GenerateConfig(**generation)
         except TypeError as error:
             known = ", ".join(GenerateConfig.__dataclass_fields__)
-            raise ConfigError(f"Unknown option for a question ({error}); the options are {known}.") from error
+            raise ConfigError(
+                f"Unknown option for a question ({error}); the options are top_k, system, history, {known}, and others "
+                "are given where the engine is made."
+            ) from error
         request = self._request
         if top_k is not None:
             request = RequestConfig(top_k, request.max_context_tokens, request.overflow, request.on_miss)
-        if not isinstance(question, str):
-            raise InputError(f"The question must be a string, not {type(question).__name__}.")
+        for name, text in (("question", question), ("system", system if system is not None else "")):
+            if not isinstance(text, str):
+                raise InputError(f"{name} must be a string, not {type(text).__name__}.")
         return Question(question, _conversation(question, system, history), request, self._route, settings)
 
     # ------------------------------------------------------------------ what it is made of
@@ -319,18 +341,24 @@ def _documents(
     """Records as they are, paths read; in the order given."""
     paths: list[str | os.PathLike[str]] = []
     for item in items:
+        if isinstance(item, str) and "\n" in item:
+            raise InputError("A string is a path here; give a text as Document(text=..., source=...).")
         if isinstance(item, Document):
             yield from read_documents(paths, stdin=stdin) if paths else ()
             paths = []
             yield item
-        else:
+        elif isinstance(item, str | os.PathLike):
             paths.append(item)
+        else:
+            raise InputError(f"Give paths or Document records to ingest, not {type(item).__name__}.")
     yield from read_documents(paths, stdin=stdin) if paths else ()
 
 
 def _conversation(question: str, system: str | None, history: Sequence[Message]) -> tuple[Message, ...]:
     """The chat turns; per-request instructions open the first user turn, where they follow the pages."""
-    turns = [*history, Message("user", question)]
+    turns = [*(history or ()), Message("user", question)]
+    if not all(isinstance(turn, Message) and isinstance(turn.content, str) for turn in turns):
+        raise InputError("history must hold Message records with text, such as Message('user', 'Hello.').")
     wrong = [turn for turn in turns if turn.role not in ("user", "assistant")]
     if wrong:
         raise InputError(f"history holds a {wrong[0].role!r} turn; give instructions through system= instead.")

@@ -91,6 +91,8 @@ def _plan(engine: Engine, items: Iterable[Document | Failure], tally: _Tally) ->
         if isinstance(item, Failure):
             tally.failed.append(item)
             continue
+        if not (isinstance(item.text, str) and isinstance(item.source, str) and item.source):
+            raise InputError(f"A document's text and source must be strings; those of {item.source!r} are not.")
         if item.source in seen:
             raise InputError(f"Two documents are named {item.source!r}; give each its own source.")
         seen.add(item.source)
@@ -118,13 +120,11 @@ def _plan(engine: Engine, items: Iterable[Document | Failure], tally: _Tally) ->
 
 
 def _missing(engine: Engine, pages: Iterable[Page]) -> list[tuple[Page, int]]:
-    """Pages, each once, and resolutions whose blocks are not in the bank."""
-    return [
-        (page, dpi)
-        for page in {page.digest: page for page in pages}.values()
-        for dpi in (engine.low, engine.high)
-        if not engine.bank.has_block(engine.key(page, dpi))
-    ]
+    """Pages, each once, and resolutions whose blocks are not in the bank; those that are will not be collected soon."""
+    distinct = {page.digest: page for page in pages}.values()
+    wanted = [(page, dpi) for page in distinct for dpi in (engine.low, engine.high)]
+    kept = engine.bank.keep_blocks([engine.key(page, dpi) for page, dpi in wanted])
+    return [pair for pair, stored in zip(wanted, kept, strict=True) if not stored]
 
 
 def _windows(plan: list[_Planned]) -> Iterator[list[_Planned]]:
@@ -152,14 +152,16 @@ def _compile_window(engine: Engine, window: list[_Planned], tally: _Tally) -> It
 
 def _commit(engine: Engine, window: list[_Planned], tally: _Tally) -> None:
     vectors = engine.embedder.encode([page.text for item in window for page in item.pages])
+    # A long window may have outlived the grace period of its first blocks: what a collection took is compiled again.
+    for _ in _compile_window(engine, window, tally):
+        pass
     at = 0
     for item in window:
-        engine.bank.put_document(
-            item.document.source,
-            item.digest,
-            item.pages,
-            vectors[at : at + len(item.pages)],
-            item.document.metadata,
-        )
-        getattr(tally, item.outcome).append(item.document.source)
+        part = vectors[at : at + len(item.pages)]
         at += len(item.pages)
+        try:
+            engine.bank.put_document(item.document.source, item.digest, item.pages, part, item.document.metadata)
+        except DocumentError as error:
+            tally.failed.append(Failure(item.document.source, error))
+            continue
+        getattr(tally, item.outcome).append(item.document.source)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from weakref import WeakKeyDictionary
 
 from qvpic_rag.errors import InputError
 from qvpic_rag.records import Answer
@@ -12,6 +14,18 @@ from qvpic_rag.records import Answer
 __all__ = ["AnswerStream"]
 
 Work = Callable[[Callable[[str], None], threading.Event], Answer]
+
+_running: WeakKeyDictionary[threading.Thread, threading.Event] = WeakKeyDictionary()
+
+
+@atexit.register
+def _stop_workers() -> None:
+    """A thread inside torch when the interpreter goes away aborts the process, so workers end first."""
+    workers = list(_running.items())
+    for _, cancelled in workers:
+        cancelled.set()
+    for worker, _ in workers:
+        worker.join()
 
 
 class AnswerStream(Iterator[str]):
@@ -29,6 +43,7 @@ class AnswerStream(Iterator[str]):
         self._worker = threading.Thread(
             target=_run, args=(work, self._items, self._cancelled), name="qvpic-answer", daemon=True
         )
+        _running[self._worker] = self._cancelled
         self._worker.start()
 
     def __next__(self) -> str:
@@ -36,6 +51,7 @@ class AnswerStream(Iterator[str]):
             item = self._items.get()
             if isinstance(item, str):
                 return item
+            self._items.put(item)  # for another thread that reads this stream too
             self._result = item
             self._worker.join()
             if isinstance(item, BaseException):

@@ -123,7 +123,7 @@ class Renderer:
         """
         cleaned = clean(text)
         with self._lock:
-            problem = self._problem(cleaned)
+            problem = self._problem(cleaned, source)
             if problem and self.strict:
                 raise UndrawableError(problem)
             sections = [section for section in cleaned.split("\f") if section and not section.isspace()]
@@ -164,7 +164,7 @@ class Renderer:
     def _drawable(self, text: str) -> str:
         return text if text.isascii() else text.translate(self._replacements)
 
-    def _problem(self, text: str) -> str:
+    def _problem(self, text: str, source: str) -> str:
         """One sentence on what cannot be drawn as it should be, or ""."""
         if text.isascii():
             return ""
@@ -176,13 +176,13 @@ class Renderer:
             listed = ", ".join(f"U+{ord(each):04X} ({count})" for each, count in ranked[:_LISTED])
             more = f" and {len(ranked) - _LISTED} more" if len(ranked) > _LISTED else ""
             return (
-                f"No font draws {missing.total()} characters of the text, which stand on the page as their code points "
-                f"in brackets: {listed}{more}; install a font that has them, or name one in the profile's "
+                f"No font draws {missing.total()} characters of {source!r}, which stand on the page as their code "
+                f"points in brackets: {listed}{more}; install a font that has them, or name one in the profile's "
                 "fallback_fonts, then remove the document and ingest it again."
             )
         if not self._chain.raqm and has_shaped(text):
             return (
-                "The text has letters that join or reorder, and this Pillow cannot shape them, so they stand on the "
-                "page unjoined; install the FriBiDi library (libfribidi) for Pillow's raqm layout."
+                f"{source!r} has letters that join or reorder, and this Pillow cannot shape them, so they stand on "
+                "the page unjoined; install the FriBiDi library (libfribidi) for Pillow's raqm layout."
             )
         return ""

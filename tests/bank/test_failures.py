@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,6 +118,92 @@ def test_a_lock_that_is_held_too_long(bank: Bank, monkeypatch: pytest.MonkeyPatc
         with bank._database.write(), pytest.raises(BankError, match="locked by another process"):
             other.remove_document("a.txt")
         assert other.remove_document("a.txt")
+
+
+class _Interrupted(sqlite3.Connection):
+    """Ctrl-C comes right after SQLite did the first statement that begins with ``after``."""
+
+    after = ""
+
+    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        cursor = super().execute(statement, *values)
+        if self.after and statement.startswith(self.after):
+            self.after = ""
+            raise KeyboardInterrupt
+        return cursor
+
+
+@pytest.mark.parametrize("after", ["BEGIN", "SELECT", "DELETE"])
+def test_an_interrupt_leaves_no_transaction_open(bank: Bank, after: str) -> None:
+    samples.put(bank, "a.txt", ["one"])
+    connection = sqlite3.connect(
+        bank.path / "bank.sqlite", isolation_level=None, check_same_thread=False, factory=_Interrupted, timeout=0
+    )
+    with Bank.open(bank.path) as other:
+        other._database._connection = connection
+        calls = [lambda: other.remove_document("a.txt")]
+        if after != "DELETE":
+            calls.append(lambda: other.generation)
+        for call in calls:
+            connection.after = after
+            with pytest.raises(KeyboardInterrupt):
+                call()
+            assert not connection.in_transaction
+            samples.put(bank, "b.txt", [call.__name__, str(bank.generation)])
+            assert other.generation == bank.generation
+        connection.execute("BEGIN IMMEDIATE")  # an interrupt came within the clean-up
+        assert other.remove_document("b.txt")
+        connection.execute("BEGIN")
+        connection.execute("SELECT * FROM pages").fetchone()
+        bank.remove_document("a.txt")
+        assert other.documents() == []
+
+
+def test_a_failed_write_within_a_transaction_stores_nothing(bank: Bank) -> None:
+    with pytest.raises(BankError, match="within a transaction"), bank._database.write() as connection:
+        connection.execute("INSERT INTO namespaces (name) VALUES ('half')")
+        bank.remove_document("a.txt")
+    with bank._database.read() as connection:
+        assert connection.execute("SELECT count(*) FROM namespaces").fetchone() == (0,)
+
+
+def _without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk without a free byte, as SQLite meets it: it cannot make the files of WAL mode."""
+    connect, usage = index_db._connect, shutil.disk_usage
+
+    def refuse(file: Path, options: str) -> sqlite3.Connection:
+        if "immutable" in options:
+            return connect(file, options)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(index_db, "_connect", refuse)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(free=0))
+
+
+def test_a_disk_without_a_free_byte(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples.put(bank, "a.txt", ["one"])
+    log = (bank.path / "bank.sqlite-wal").read_bytes()
+    assert log
+    bank.close()
+    with monkeypatch.context() as patch:
+        _without_room(patch)
+        with Bank.open(bank.path) as full:
+            assert full.stats().documents == 1
+            assert full.verify() == []
+            assert full.gc(dry_run=True).blocks == 0
+            assert full.pages(full.vectors()[0])[0].page.lines[0] == "one"
+            block = samples.block(full, samples.page("one"))
+            assert samples.same(full.get_block(block.key), block)
+            for call in (full.gc, lambda: full.remove_document("a.txt")):
+                with pytest.raises(BankError, match=r"is full, too full even .*: free some space elsewhere"):
+                    call()
+            patch.undo()  # some space was freed
+            assert full.remove_document("a.txt")
+            assert full.documents() == []
+        (bank.path / "bank.sqlite-wal").write_bytes(log)  # its last writer was killed
+        _without_room(patch)
+        with pytest.raises(BankError, match="free some space elsewhere"):
+            Bank.open(bank.path)
 
 
 def test_an_interrupted_write_leaves_no_temporary_file(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:

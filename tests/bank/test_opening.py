@@ -153,17 +153,21 @@ def test_create_overwrites_nothing(tmp_path: Path, case: str) -> None:
     path = tmp_path / "bank"
     NO_BANKS[case][0](path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    with pytest.raises(BankNotFoundError):
-        Bank.create(path, samples.recipe())
+    for call in (lambda: Bank.recipe_at(path), lambda: Bank.create(path, samples.recipe())):
+        with pytest.raises(BankNotFoundError):
+            call()
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
 def test_create_completes_what_a_killed_create_began(tmp_path: Path) -> None:
-    for make in (_garbage(b""), lambda path: path.mkdir()):
+    without_tables = _database("PRAGMA journal_mode = WAL")
+    for make in (_garbage(b""), without_tables, lambda path: path.mkdir(), lambda path: None):
         path = tmp_path / f"bank{len(list(tmp_path.iterdir()))}"
         make(path)
+        assert Bank.recipe_at(path) is None
         with Bank.create(path, samples.recipe()) as bank:
             samples.put(bank, "a.txt", ["one"])
+        assert Bank.recipe_at(path) == samples.recipe()
 
 
 def test_a_newer_bank_is_refused(bank: Bank) -> None:
@@ -255,6 +259,10 @@ def test_a_read_only_folder_can_be_read(unprivileged: Path) -> None:
         for write in _writes(read_only):
             with pytest.raises(BankError, match="is read-only here"):
                 write()
+        assert read_only.keep_blocks([samples.block(read_only, samples.page(t)).key for t in ("one", "two")]) == [
+            True,
+            False,
+        ]
         _check_reads(read_only)
     with pytest.raises(BankError, match="no permission"):
         Bank.create(bank.path / "inner", samples.recipe())

@@ -37,6 +37,17 @@ def write_documents(path: str, seed: int, count: int) -> None:
                 bank.gc()
 
 
+def create_bank(path: str, begin: Path) -> None:
+    """Make a bank as soon as the file ``begin`` is there."""
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    while not begin.exists():
+        pass
+    assert Bank.recipe_at(path) in (None, samples.recipe())
+    Bank.create(path, samples.recipe()).close()
+    sys.stdout.write("made")
+
+
 def _count_events(event: Callable[[], None]) -> None:
     """Call ``event`` before every step that changes something on the disk."""
     fsync, replace, connect = os.fsync, os.replace, index_db._connect
@@ -188,6 +199,8 @@ def kill_at_random(folder: Path, rounds: int) -> int:
 def main(mode: str, path: str, *numbers: str) -> None:
     if mode == "write":
         write_documents(path, *map(int, numbers))
+    elif mode == "create":
+        create_bank(path, *map(Path, numbers))
     else:
         steps, middle = kill_at_every_step(Path(path)), kill_at_random(Path(path), *map(int, numbers))
         sys.stdout.write(json.dumps({"steps": steps, "middle": middle}))

@@ -24,7 +24,7 @@ def test_stats(run: Run, demo_bank: Path) -> None:
 
 def test_verify(run: Run, demo_bank: Path) -> None:
     result = run("bank", "verify", "--bank", demo_bank)
-    assert (result.code, result.out, result.err) == (0, "0 problems found.\n", "")
+    assert (result.code, result.out, result.err) == (0, "30 blocks and pages checked, 0 problems found.\n", "")
     assert run("bank", "verify", "--bank", demo_bank, "--json").json == []
 
 

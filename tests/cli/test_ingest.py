@@ -28,13 +28,25 @@ def test_a_new_bank_then_nothing_to_do_then_a_change(run: Run, note: Path) -> No
     bank = note.parent / "new" / "bank"
     result = run("ingest", note, "--bank", bank, "--model", "demo")
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("1 added: 1 page compiled in ")
+    assert result.out.startswith("1 added: 1 page, 2 blocks compiled in ")
     assert result.out.endswith(f"The bank {bank} holds 1 page.\n")
-    assert run("ingest", note, "--bank", bank).out.startswith("1 unchanged: 0 pages compiled")
+    assert run("ingest", note, "--bank", bank).out.startswith("1 unchanged: 0 pages, 0 blocks compiled")
     note.write_text("The desk room of Omar Reyes is C17.", encoding="utf-8")
     report = run("ingest", note, "--bank", bank, "--json").json
     assert set(report) == REPORT
     assert (report["replaced"], report["added"], report["compiled"]) == ([note.as_posix()], [], 2)
+
+
+def test_a_file_that_is_gone_is_pointed_out(run: Run, note: Path, bank: Path) -> None:
+    other = note.with_name("other.txt")
+    other.write_text("The desk room of Ines Falk is C17.", encoding="utf-8")
+    run("ingest", note.parent, "--bank", bank)
+    other.unlink()
+    result = run("ingest", note.parent, "--bank", bank)
+    assert result.code == 0
+    assert f"1 document of the bank no longer on disk, such as {other}" in result.err
+    assert run("bank", "remove", other, "--bank", bank).code == 0
+    assert run("ingest", note.parent, "--bank", bank).err == ""
 
 
 def test_standard_input(run: Run, bank: Path) -> None:
