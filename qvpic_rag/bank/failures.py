@@ -14,12 +14,12 @@ from qvpic_rag.errors import BankError
 __all__ = [
     "closed",
     "damaged",
-    "full",
     "guard",
     "has_room",
     "is_damage",
     "network",
     "newer",
+    "no_room",
     "os_failure",
     "read_only",
     "sqlite_failure",
@@ -39,13 +39,15 @@ def has_room(path: Path) -> bool:
         return True
 
 
-def full(path: Path) -> BankError:
-    """The disk is full, maybe so much that nothing can be removed from the bank."""
-    if not has_room(path):
-        return BankError(
-            f"The disk of the bank at {str(path)!r} is full, too full even for `qvpic bank gc`: free some space "
-            f"elsewhere on that disk first, and run the same command again; {_KEPT}."
-        )
+def no_room(path: Path) -> BankError:
+    """The disk is so full that nothing can be removed from the bank either."""
+    return BankError(
+        f"The disk of the bank at {str(path)!r} is full, too full even for `qvpic bank gc`: free some space elsewhere "
+        f"on that disk first, and run the same command again; {_KEPT}."
+    )
+
+
+def _full(path: Path) -> BankError:
     return BankError(
         f"The disk (or its quota) is full, so the bank at {str(path)!r} cannot grow: free some space, for example with "
         f"`qvpic bank gc --bank {path}`, and run the same command again; {_KEPT}."
@@ -64,7 +66,7 @@ def newer(path: Path, found: int, known: int) -> BankError:
     """The bank has a later format than this version knows."""
     return BankError(
         f"The bank at {str(path)!r} has format {found}, and this version of qvpic-rag reads up to {known}: upgrade "
-        f"qvpic-rag, or make another bank with `qvpic ingest PATH --bank DIR`."
+        f"qvpic-rag, or make another bank with `qvpic ingest PATH --bank DIR --model MODEL`."
     )
 
 
@@ -76,7 +78,7 @@ def closed(path: Path) -> BankError:
 def os_failure(error: OSError, path: Path) -> BankError:
     """What an ``OSError`` inside the bank at ``path`` means."""
     if error.errno in _FULL:
-        return full(path)
+        return _full(path)
     where = str(error.filename or path)
     if error.errno in _DENIED:
         return BankError(
@@ -96,8 +98,10 @@ def sqlite_failure(error: sqlite3.Error, path: Path) -> BankError:
     Told apart by message: SQLite's error codes are in the exception only from Python 3.11 on.
     """
     text = str(error)
-    if "full" in text or ("disk I/O error" in text and not has_room(path)):
-        return full(path)
+    if ("full" in text or "disk I/O error" in text) and not has_room(path):
+        return no_room(path)
+    if "full" in text:
+        return _full(path)
     if "readonly" in text:
         return read_only(path)
     if "locked" in text or "busy" in text:
@@ -118,7 +122,7 @@ def damaged(path: Path) -> BankError:
     """The database holds what it cannot hold."""
     return BankError(
         f"The database of the bank at {str(path)!r} is damaged: restore it from a backup, or make the bank again with "
-        f"`qvpic ingest PATH --bank DIR`."
+        f"`qvpic ingest PATH --bank DIR --model MODEL`."
     )
 
 

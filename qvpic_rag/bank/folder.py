@@ -65,6 +65,6 @@ def find_folder(folder: Path) -> None:
         else:
             return
     raise BankNotFoundError(
-        f"There is no bank at {str(folder)!r}, which {what}: make one with `qvpic ingest PATH --bank {folder}`, or "
-        f"give the folder of a bank."
+        f"There is no bank at {str(folder)!r}, which {what}: make one with "
+        f"`qvpic ingest PATH --bank {folder} --model MODEL`, or give the folder of a bank."
     )

@@ -21,7 +21,7 @@ FILE_NAME = "bank.sqlite"
 FORMAT = 1
 _APPLICATION = 0x51565043  # "QVPC": tells a bank from any other SQLite file
 _BUSY_S = 60.0
-_ADVICE = "give the folder of a bank, or make one with `qvpic ingest PATH --bank DIR`"
+_ADVICE = "give the folder of a bank, or make one with `qvpic ingest PATH --bank DIR --model MODEL`"
 
 # Page and document ids are AUTOINCREMENT: an id that was once given out never comes to mean something else.
 SCHEMA = (
@@ -272,7 +272,7 @@ class Database:
             log = self.folder / f"{FILE_NAME}-wal"
             if log.exists() and log.stat().st_size:
                 if self.writable:
-                    raise failures.full(self.folder) from error
+                    raise failures.no_room(self.folder) from error
                 raise BankError(
                     f"The bank at {str(self.folder)!r} is read-only here and was not closed properly by its last "
                     f"writer: open it once where it can be written, for example with `qvpic bank stats`."

@@ -32,16 +32,16 @@ _COMPARED: tuple[tuple[str, Callable[[Recipe], object], Callable[[Recipe], str]]
 )
 
 _MEANING = {
-    "model": "model",
-    "dtype": "dtype",
-    "system_prompt": "system prompt",
-    "prefix": "chat-template prefix",
-    "processor": "image-processor settings",
-    "profile": "render profile, renderer version or fonts",
-    "dpis": "resolutions (DPI)",
-    "conditioning": "conditioning",
-    "embedder": "embedding model",
-    "dimension": "embedding length",
+    "model": "another model",
+    "dtype": "another dtype",
+    "system_prompt": "another system prompt",
+    "prefix": "another chat-template prefix",
+    "processor": "other image-processor settings",
+    "profile": "another render profile, renderer version or fonts",
+    "dpis": "other resolutions (DPI)",
+    "conditioning": "another conditioning",
+    "embedder": "another embedding model",
+    "dimension": "another embedding length",
 }
 
 
@@ -69,7 +69,7 @@ def decode_recipe(text: str, path: Path) -> Recipe:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise BankError(
             f"The recipe stored in the bank at {str(path)!r} is damaged ({error}): restore the bank from a backup, or "
-            f"make it again with `qvpic ingest PATH --bank DIR`."
+            f"make it again with `qvpic ingest PATH --bank DIR --model MODEL`."
         ) from error
     return recipe
 
@@ -79,19 +79,19 @@ def check_recipe(stored: Recipe, wanted: Recipe, path: Path) -> None:
     for field, value, show in _COMPARED:
         if value(stored) != value(wanted):
             raise BankMismatchError(
-                f"The bank at {str(path)!r} was made with another {_MEANING[field]}: it holds {show(stored)}, asked "
+                f"The bank at {str(path)!r} was made with {_MEANING[field]}: it holds {show(stored)}, asked "
                 f"for is {show(wanted)}; use the bank's own {field}, or make another bank with "
-                f"`qvpic ingest PATH --bank DIR`.",
+                f"`qvpic ingest PATH --bank DIR --model MODEL`.",
                 field=field,
             )
 
 
 def summary(recipe: Recipe) -> dict[str, Any]:
-    """The fields that tell a reader what the bank is for; digests shortened."""
+    """The fields that tell a reader what the bank is for; without the digests of its parts."""
     return {
         "model": recipe.model,
         "revision": recipe.revision,
-        "fingerprint": _short(recipe.fingerprint),
+        "fingerprint": recipe.fingerprint,
         "dtype": recipe.dtype,
         "system_prompt": recipe.system_prompt,
         "profile": recipe.profile.get("name", ""),

@@ -21,7 +21,7 @@ from qvpic_rag.records import Recipe
 __all__ = ["collect", "statistics", "verify"]
 
 _BATCH = 32  # unlinking large files takes a while, and other writers wait for it
-_AGAIN = "it is compiled again when a request or an ingest needs it"
+_AGAIN = "it is compiled again when a request needs it"
 
 
 def statistics(database: Database, recipe: Recipe, namespace: str) -> BankStats:
@@ -95,7 +95,7 @@ def _checks(database: Database, files: BlockFiles, recipe: Recipe) -> Iterator[P
 
 
 def _check_database(connection: sqlite3.Connection) -> Iterator[Problem]:
-    advice = "restore the bank from a backup, or make it again with `qvpic ingest PATH --bank DIR`"
+    advice = "restore the bank from a backup, or make it again with `qvpic ingest PATH --bank DIR --model MODEL`"
     for (finding,) in connection.execute("PRAGMA quick_check(20)"):
         if finding != "ok":
             yield Problem("database", "", f"The database is damaged ({finding}): {advice}.")

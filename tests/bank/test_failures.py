@@ -160,11 +160,20 @@ def test_an_interrupt_leaves_no_transaction_open(bank: Bank, after: str) -> None
 
 
 def test_a_failed_write_within_a_transaction_stores_nothing(bank: Bank) -> None:
-    with pytest.raises(BankError, match="within a transaction"), bank._database.write() as connection:
-        connection.execute("INSERT INTO namespaces (name) VALUES ('half')")
-        bank.remove_document("a.txt")
+    def write_within_a_write() -> None:
+        with bank._database.write() as connection:
+            connection.execute("INSERT INTO namespaces (name) VALUES ('half')")
+            bank.remove_document("a.txt")
+
+    with pytest.raises(BankError, match="within a transaction"):
+        write_within_a_write()
     with bank._database.read() as connection:
         assert connection.execute("SELECT count(*) FROM namespaces").fetchone() == (0,)
+
+
+class _Refusing(sqlite3.Connection):
+    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        raise sqlite3.OperationalError("disk I/O error")
 
 
 def _without_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +183,7 @@ def _without_room(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(file: Path, options: str) -> sqlite3.Connection:
         if "immutable" in options:
             return connect(file, options)
-        raise sqlite3.OperationalError("disk I/O error")
+        return sqlite3.connect(file, factory=_Refusing)
 
     monkeypatch.setattr(index_db, "_connect", refuse)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(free=0))

@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,15 +38,32 @@ def write_documents(path: str, seed: int, count: int) -> None:
                 bank.gc()
 
 
-def create_bank(path: str, begin: Path) -> None:
-    """Make a bank as soon as the file ``begin`` is there."""
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    while not begin.exists():
-        pass
-    assert Bank.recipe_at(path) in (None, samples.recipe())
-    Bank.create(path, samples.recipe()).close()
-    sys.stdout.write("made")
+def create_at_once(folder: Path, rounds: int, makers: int) -> None:
+    """Several processes make one bank at the same moment."""
+    for turn in range(rounds):
+        reader, writer = os.pipe()
+        children = []
+        for _ in range(makers):
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    os.close(writer)
+                    os.read(reader, 1)  # returns when the parent closes its end
+                    assert Bank.recipe_at(folder / str(turn)) in (None, samples.recipe())
+                    Bank.create(folder / str(turn), samples.recipe()).close()
+                    code = 0
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    os._exit(code)
+            children.append(pid)
+        os.close(reader)
+        os.close(writer)
+        statuses = [os.waitpid(pid, 0)[1] for pid in children]
+        assert statuses == [0] * makers
+        with Bank.open(folder / str(turn)) as bank:
+            assert bank.verify(grace_s=0) == []
 
 
 def _count_events(event: Callable[[], None]) -> None:
@@ -200,7 +218,7 @@ def main(mode: str, path: str, *numbers: str) -> None:
     if mode == "write":
         write_documents(path, *map(int, numbers))
     elif mode == "create":
-        create_bank(path, *map(Path, numbers))
+        create_at_once(Path(path), *map(int, numbers))
     else:
         steps, middle = kill_at_every_step(Path(path)), kill_at_random(Path(path), *map(int, numbers))
         sys.stdout.write(json.dumps({"steps": steps, "middle": middle}))
