@@ -10,12 +10,12 @@ from tests.cli.conftest import Run
 def test_stats(run: Run, demo_bank: Path) -> None:
     result = run("bank", "stats", "--bank", demo_bank)
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("7 documents, 10 pages in namespace 'default' of ")
-    assert " 72 DPI  10 blocks" in result.out
-    assert "120 DPI  10 blocks" in result.out
+    assert result.out.startswith("7 documents, 9 pages in namespace 'default' of ")
+    assert " 72 DPI  9 blocks" in result.out
+    assert "120 DPI  9 blocks" in result.out
     assert "model  demo" in result.out
     found = run("bank", "stats", "--bank", demo_bank, "--json").json
-    assert (found["documents"], found["pages"], found["blocks"]) == (7, 10, {"72": 10, "120": 10})
+    assert (found["documents"], found["pages"], found["blocks"]) == (7, 9, {"72": 9, "120": 9})
     assert set(found["block_bytes"]) == {"72", "120"}
     assert found["recipe"]["model"] == "demo"
     empty = run("bank", "stats", "--bank", demo_bank, "--namespace", "other", "--json").json
@@ -24,7 +24,7 @@ def test_stats(run: Run, demo_bank: Path) -> None:
 
 def test_verify(run: Run, demo_bank: Path) -> None:
     result = run("bank", "verify", "--bank", demo_bank)
-    assert (result.code, result.out, result.err) == (0, "30 blocks and pages checked, 0 problems found.\n", "")
+    assert (result.code, result.out, result.err) == (0, "27 blocks and pages checked, 0 problems found.\n", "")
     assert run("bank", "verify", "--bank", demo_bank, "--json").json == []
 
 
