@@ -17,6 +17,7 @@ from transformers import (
     AutoTokenizer,
 )
 from transformers.utils import cached_file
+from transformers.utils import logging as transformers_logging
 
 from qvpic_rag.errors import ConfigError, ModelNotFoundError, TemplateError, UnsupportedModelError
 from qvpic_rag.models.base import Checkpoint, VisionInputs, VisionLanguageModel
@@ -91,7 +92,7 @@ def load_model(
         config = AutoConfig.from_pretrained(where, **source)
     family = _family(config)
     family.check_config(config)
-    with _loading(name):
+    with _loading(name), _bar(shown=name != "demo"):
         auto = AutoModelForCausalLM if _only_causal(config) else AutoModelForImageTextToText
         model, report = auto.from_pretrained(
             where, dtype=kind, output_loading_info=True, use_safetensors=True, **source
@@ -147,6 +148,19 @@ def _loading(name: str) -> Iterator[None]:
             f"Model {name!r} cannot be loaded ({reason.rstrip('.')}); give 'demo', a folder with config.json, "
             "tokenizer and safetensors weights, or a hub id that is reachable or already downloaded."
         ) from error
+
+
+@contextmanager
+def _bar(*, shown: bool) -> Iterator[None]:
+    """Whether transformers draws a bar while weights load: gigabytes are worth one, the bundled reader is not."""
+    before = transformers_logging.is_progress_bar_enabled()
+    if before and not shown:
+        transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if before and not shown:
+            transformers_logging.enable_progress_bar()
 
 
 def _check_kind(name: str, settings: str, trusted: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.utils import logging as transformers_logging
 
 from qvpic_rag.errors import ConfigError, ModelNotFoundError, UnsupportedModelError
 from qvpic_rag.models import families, load_model
@@ -111,3 +112,13 @@ def test_the_fingerprint_sees_weights_and_architecture_only(tiny_folder: Callabl
     shutil.copy(source / "model.safetensors", moved / "model.safetensors")
     (moved / "config.json").write_text(json.dumps(config))
     assert load_model(str(moved)).checkpoint.fingerprint != first
+
+
+def test_the_bundled_reader_loads_silently_and_leaves_settings_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    transformers_logging.enable_progress_bar()
+    try:
+        load_model("demo")
+        assert capfd.readouterr() == ("", "")
+        assert transformers_logging.is_progress_bar_enabled()
+    finally:
+        transformers_logging.disable_progress_bar()
