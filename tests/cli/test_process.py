@@ -47,8 +47,8 @@ def test_an_interrupted_ingest_goes_on_where_it_stopped(run: Run, tmp_path: Path
     code, out, err = finish(process)
     assert (code, out) == (1, "")
     assert err == "Interrupted; nothing is lost, run the same command again to go on.\n"
-    with Bank.open(bank) as store:
-        assert store.verify(grace_s=0) == []
+    with Bank.open(bank) as store:  # at most the file that was being stored, which no row names yet
+        assert {problem.kind for problem in store.verify(grace_s=0)} <= {"orphan", "temporary"}
     report = run("ingest", documents, "--bank", bank, "--json").json
     assert report["compiled"] <= 160 - 80
     assert len(report["added"]) + len(report["unchanged"]) == 80
