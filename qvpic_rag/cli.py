@@ -157,8 +157,8 @@ def ingest(
         print_ingest(report, bank, pages, as_json)
         if gone:
             err.print(
-                f"{counted(len(gone), 'document')} of the bank no longer on disk, such as {gone[0]}; to forget it: "
-                f"qvpic bank remove {shlex.quote(gone[0])} --bank {shlex.quote(str(bank))}"
+                f"{counted(len(gone), 'document')} of the bank not found from here any more, such as {gone[0]}; "
+                f"to forget it: qvpic bank remove {shlex.quote(gone[0])} --bank {shlex.quote(str(bank))}"
             )
         if report.failed:
             stored = report.added or report.replaced or report.repaired or report.unchanged
@@ -172,8 +172,11 @@ def _check_paths(paths: Sequence[str]) -> None:
 
 
 def _gone(paths: Sequence[str], sources: Sequence[str]) -> list[str]:
-    """Stored files below the folders given that are not there any more; they keep answering until they are removed."""
-    folders = [folder for folder in map(Path, paths) if folder.is_dir()]
+    """Stored files below the folders given that are not there any more; they keep answering until they are removed.
+
+    Names without a folder may be anything, such as ``stdin``, so nothing is said of ``.`` and what is above it.
+    """
+    folders = [folder for folder in map(Path, paths) if folder.is_dir() and folder.name and ".." not in folder.parts]
     return [
         source
         for source in sources

@@ -98,7 +98,7 @@ def generate(
     settings = _settings(model, config)
     text = AnswerText(model.tokenizer, stop=config.stop, reasoning=request.query.rstrip().endswith("<think>"))
     tap = _Tap(text, _end_tokens(settings), on_piece, cancelled or threading.Event())
-    with model.lock, _sampled(model, config), torch.no_grad():
+    with _sampled(config), model.lock, torch.no_grad():
         try:
             model.model.generate(
                 input_ids=request.token_ids,
@@ -153,8 +153,11 @@ _sampling = threading.Lock()
 
 
 @contextmanager
-def _sampled(model: VisionLanguageModel, config: GenerateConfig) -> Iterator[None]:
-    """Sampling draws from the process's generators: one model at a time, and a seed puts them back afterwards."""
+def _sampled(config: GenerateConfig) -> Iterator[None]:
+    """Sampling draws from the process's generators: one model at a time, and a seed puts them back afterwards.
+
+    Entered before the model's lock is taken: greedy requests to a model need not wait for another model's samples.
+    """
     if config.temperature == 0:
         yield
         return
@@ -162,8 +165,7 @@ def _sampled(model: VisionLanguageModel, config: GenerateConfig) -> Iterator[Non
         if config.seed is None:
             yield
             return
-        devices = [model.device] if model.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # manual_seed seeds them all
             torch.manual_seed(config.seed)
             yield
 

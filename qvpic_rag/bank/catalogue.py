@@ -29,12 +29,14 @@ __all__ = [
     "check_document",
     "decode_embedding",
     "decode_lines",
+    "decode_text",
     "document_digest",
     "document_pages",
     "documents",
     "find_page",
     "generation",
     "is_generation",
+    "is_text",
     "namespace_id",
     "page_count",
     "pages",
@@ -56,8 +58,17 @@ def _stored(text: str) -> str | bytes:
     return text
 
 
-def _text(value: str | bytes) -> str:
+def decode_text(value: str | bytes) -> str:
+    """A name or text as stored; ``UnicodeDecodeError`` (which ``failures.guard`` turns) when it is damaged."""
     return value.decode("utf-8", "surrogatepass") if isinstance(value, bytes) else value
+
+
+def is_text(value: object) -> bool:
+    """Whether a stored value is text that :func:`decode_text` reads."""
+    try:
+        return isinstance(value, str | bytes) and decode_text(value) is not None
+    except UnicodeDecodeError:
+        return False
 
 
 def namespace_id(connection: sqlite3.Connection, name: str) -> int:
@@ -204,7 +215,9 @@ def documents(connection: sqlite3.Connection, namespace: str) -> list[StoredDocu
     query = f"""SELECT source, digest, (SELECT count(*) FROM links WHERE document_id = documents.id), metadata
         FROM documents WHERE {IN_NAMESPACE} ORDER BY id"""
     rows = connection.execute(query, (namespace,))
-    return [StoredDocument(_text(source), digest, count, json.loads(data)) for source, digest, count, data in rows]
+    return [
+        StoredDocument(decode_text(source), digest, count, json.loads(data)) for source, digest, count, data in rows
+    ]
 
 
 def page_count(connection: sqlite3.Connection, namespace: str) -> int:
@@ -231,10 +244,10 @@ def pages(connection: sqlite3.Connection, namespace: str, ids: Sequence[int], pa
             drawn = decode_lines(lines, digest)
             if drawn is None:
                 raise BankError(
-                    f"Page {number} of the bank at {str(path)!r} is damaged: ingest {_text(source)!r} again after "
-                    f"`qvpic bank remove`."
+                    f"Page {number} of the bank at {str(path)!r} is damaged: ingest {decode_text(source)!r} again "
+                    f"after `qvpic bank remove`."
                 )
-            found[number] = StoredPage(number, Page(drawn, _text(text), _text(source), position))
+            found[number] = StoredPage(number, Page(drawn, decode_text(text), decode_text(source), position))
     return [found[number] for number in map(int, ids) if number in found]
 
 

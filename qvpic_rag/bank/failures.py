@@ -141,10 +141,12 @@ def network(path: Path) -> BankError:
 
 @contextmanager
 def guard(path: Path) -> Iterator[None]:
-    """Turn ``OSError`` and SQLite errors inside the block into ``BankError``."""
+    """Turn ``OSError``, SQLite errors and undecodable text inside the block into ``BankError``."""
     try:
         yield
     except OSError as error:
         raise os_failure(error, path) from error
     except sqlite3.Error as error:
         raise sqlite_failure(error, path) from error
+    except UnicodeDecodeError as error:
+        raise damaged(path) from error

@@ -142,19 +142,24 @@ def _inspect(files: BlockFiles, recipe: Recipe, row: BlockRow) -> Problem | None
 
 
 def _check_pages(database: Database, dimension: int) -> Iterator[Problem | None]:
+    with database.read() as connection:
+        for (source,) in connection.execute("SELECT source FROM documents"):
+            catalogue.decode_text(source)  # raises where it is damaged
     last = 0
-    query = f"SELECT id, digest, lines, embedding FROM pages WHERE id > ? ORDER BY id LIMIT {8 * _BATCH}"
+    query = f"SELECT id, digest, lines, embedding, text FROM pages WHERE id > ? ORDER BY id LIMIT {8 * _BATCH}"
     while True:
         with database.read() as connection:
             rows = connection.execute(query, (last,)).fetchall()
         if not rows:
             return
-        for number, digest, encoded, blob in rows:
+        for number, digest, encoded, blob, text in rows:
             damage = ""
             if catalogue.decode_lines(encoded, digest) is None:
                 damage = "lines are"
             elif catalogue.decode_embedding(blob, dimension) is None:
                 damage = "embedding is"
+            elif not catalogue.is_text(text):
+                damage = "text is"
             message = f"The {damage} damaged in page {number}: remove its document and ingest it again."
             yield Problem("page", str(number), message) if damage else None
         last = rows[-1][0]

@@ -34,20 +34,20 @@ def _memory_path() -> Path:
 def _remembered() -> dict[str, str]:
     try:
         memory = json.loads(_memory_path().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: a user without a home
         return {}
     return memory if isinstance(memory, dict) else {}
 
 
 def _remember(memory: dict[str, str]) -> None:
-    path = _memory_path()
     try:
+        path = _memory_path()
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(memory, file)
         Path(temporary).replace(path)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         _log.debug("file digests are not remembered: %s", error)
 
 

@@ -86,14 +86,19 @@ class Engine:
         return compile_text(self.model, token_ids, key, prefix=prefix)
 
     @property
+    def dpis(self) -> tuple[int, int]:
+        """Low and high resolution, dots per inch."""
+        return self.bank.recipe.dpis
+
+    @property
     def low(self) -> int:
         """Low resolution, dots per inch."""
-        return self.bank.recipe.dpis[0]
+        return self.dpis[0]
 
     @property
     def high(self) -> int:
         """High resolution, dots per inch."""
-        return self.bank.recipe.dpis[1]
+        return self.dpis[1]
 
     def key(self, page: Page, dpi: int) -> BlockKey:
         """The key of a page's block."""

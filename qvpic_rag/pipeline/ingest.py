@@ -103,7 +103,7 @@ def _plan(engine: Engine, items: Iterable[Document | Failure], tally: _Tally) ->
             continue
         if engine.bank.document_digest(item.source) == digest:
             stored = tuple(engine.bank.document_pages(item.source))
-            if _missing(engine, stored):
+            if any(not engine.bank.has_block(engine.key(page, dpi)) for page in stored for dpi in engine.dpis):
                 yield _Planned(item, digest, stored, "repaired")
             else:
                 tally.unchanged.append(item.source)
@@ -122,7 +122,7 @@ def _plan(engine: Engine, items: Iterable[Document | Failure], tally: _Tally) ->
 def _missing(engine: Engine, pages: Iterable[Page]) -> list[tuple[Page, int]]:
     """Pages, each once, and resolutions whose blocks are not in the bank; those that are will not be collected soon."""
     distinct = {page.digest: page for page in pages}.values()
-    wanted = [(page, dpi) for page in distinct for dpi in (engine.low, engine.high)]
+    wanted = [(page, dpi) for page in distinct for dpi in engine.dpis]
     kept = engine.bank.keep_blocks([engine.key(page, dpi) for page, dpi in wanted])
     return [pair for pair, stored in zip(wanted, kept, strict=True) if not stored]
 

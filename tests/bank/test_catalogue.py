@@ -305,3 +305,18 @@ def test_a_key_of_another_bank_is_refused_by_field(bank: Bank, field: str, value
         with pytest.raises(BankMismatchError, match=field) as caught:
             call()
         assert caught.value.field == field
+
+
+def test_damaged_text_is_one_sentence(bank: Bank) -> None:
+    samples.put(bank, "a.txt", ["one"])
+    with bank._database.write() as connection:
+        connection.execute("UPDATE pages SET text = CAST(x'ff80' AS BLOB)")
+    with pytest.raises(BankError, match="is damaged"):
+        bank.pages(bank.vectors()[0].tolist())
+    assert [problem.message[:20] for problem in bank.verify()] == ["The text is damaged "]
+    with bank._database.write() as connection:
+        connection.execute("UPDATE documents SET source = CAST(x'ff80' AS BLOB)")
+    with pytest.raises(BankError, match="is damaged"):
+        bank.documents()
+    with pytest.raises(BankError, match="is damaged"):
+        bank.verify()

@@ -44,9 +44,18 @@ def test_a_file_that_is_gone_is_pointed_out(run: Run, note: Path, bank: Path) ->
     other.unlink()
     result = run("ingest", note.parent, "--bank", bank)
     assert result.code == 0
-    assert f"1 document of the bank no longer on disk, such as {other}" in result.err
+    assert f"1 document of the bank not found from here any more, such as {other}" in result.err
     assert run("bank", "remove", other, "--bank", bank).code == 0
     assert run("ingest", note.parent, "--bank", bank).err == ""
+
+
+def test_nothing_is_said_of_names_that_are_no_files(
+    run: Run, note: Path, bank: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(note.parent)
+    run("ingest", "-", "--bank", bank, stdin=b"The desk room of Ines Falk is C17.")
+    for folder in (".", "..", "./"):
+        assert "not found from here" not in run("ingest", folder, "--bank", bank).err
 
 
 def test_standard_input(run: Run, bank: Path) -> None:

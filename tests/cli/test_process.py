@@ -50,7 +50,7 @@ def test_an_interrupted_ingest_goes_on_where_it_stopped(run: Run, tmp_path: Path
     with Bank.open(bank) as store:  # at most the file that was being stored, which no row names yet
         assert {problem.kind for problem in store.verify(grace_s=0)} <= {"orphan", "temporary"}
     report = run("ingest", documents, "--bank", bank, "--json").json
-    assert report["compiled"] <= 160 - 80
+    assert report["compiled"] <= 160 - 79  # the last of the 80 may have been seen before its row was
     assert len(report["added"]) + len(report["unchanged"]) == 80
     assert report["unchanged"]
 

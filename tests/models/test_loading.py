@@ -122,3 +122,15 @@ def test_the_bundled_reader_loads_silently_and_leaves_settings_alone(capfd: pyte
         assert transformers_logging.is_progress_bar_enabled()
     finally:
         transformers_logging.disable_progress_bar()
+
+
+def test_a_user_without_a_home_only_loses_time(
+    tiny_folder: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    expected = load_model(str(tiny_folder("qwen2_vl"))).checkpoint.fingerprint
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", staticmethod(homeless))
+    assert load_model(str(tiny_folder("qwen2_vl"))).checkpoint.fingerprint == expected
