@@ -91,7 +91,12 @@ def load_model(
     with _loading(name):
         config = AutoConfig.from_pretrained(where, **source)
     family = _family(config)
-    family.check_config(config)
+    kinds = family.unsupported_layers(config)
+    if kinds:
+        raise UnsupportedModelError(
+            f"Model {name!r} has {', '.join(kinds)} layers, which do not keep every token's keys, so its page caches "
+            f"cannot be linked; use a checkpoint with full attention in all layers of {', '.join(families())}."
+        )
     with _loading(name), _bar(shown=name != "demo"):
         auto = AutoModelForCausalLM if _only_causal(config) else AutoModelForImageTextToText
         model, report = auto.from_pretrained(

@@ -16,7 +16,6 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from qvpic_rag.errors import UnsupportedModelError
 from qvpic_rag.models.fingerprint import config_digest
 from qvpic_rag.rope import Rotary
 
@@ -80,17 +79,13 @@ class VisionLanguageModel(ABC):
         self.kv_heads = int(self.value_module(attention).out_features) // self.head_dim
 
     @classmethod
-    def check_config(cls, config: Any) -> None:
-        """Raise ``UnsupportedModelError`` where a layer does not keep all keys of all tokens."""
+    def unsupported_layers(cls, config: Any) -> list[str]:
+        """Kinds of decoder layers in a configuration that do not keep all keys of all tokens, so cannot be linked."""
         text = config.get_text_config()
-        kinds = set(getattr(text, "layer_types", None) or ["full_attention"]) - {"full_attention"}
-        if not getattr(text, "layer_types", None) and getattr(text, "sliding_window", None):
-            kinds = {"sliding_attention"}
-        if kinds:
-            raise UnsupportedModelError(
-                f"This {config.model_type} model has {', '.join(sorted(kinds))} layers, which do not keep every "
-                "token's keys, so page caches cannot be linked; use a checkpoint whose layers are all full attention."
-            )
+        kinds = getattr(text, "layer_types", None)
+        if not kinds:
+            kinds = ["sliding_attention" if getattr(text, "sliding_window", None) else "full_attention"]
+        return sorted(set(kinds) - {"full_attention"})
 
     @property
     def device(self) -> torch.device:

@@ -42,8 +42,10 @@ def test_unsupported_architectures_are_refused(kind: str, refused_folder: Callab
 
 
 def test_sliding_windows_are_refused(refused_folder: Callable[[str], Path]) -> None:
-    with pytest.raises(UnsupportedModelError, match="sliding_attention"):
+    with pytest.raises(UnsupportedModelError, match="sliding_attention") as caught:
         load_model(str(refused_folder("sliding_window")))
+    for family in families():
+        assert family in str(caught.value)
 
 
 def test_remote_code_runs_only_when_it_is_asked_for(tiny_folder: Callable[..., Path]) -> None:
