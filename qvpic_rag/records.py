@@ -28,6 +28,7 @@ __all__ = [
     "Timing",
     "Usage",
     "stable_digest",
+    "well_formed",
 ]
 
 
@@ -35,6 +36,11 @@ def stable_digest(value: object) -> str:
     """SHA-256 (hex) of a JSON-able value, independent of mapping order."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def well_formed(text: str) -> str:
+    """Half a surrogate pair, from undecodable command-line bytes, is no character; tokenizers refuse it."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 
 from qvpic_rag.errors import InputError, TemplateError
 from qvpic_rag.models import VisionLanguageModel
-from qvpic_rag.records import Message, stable_digest
+from qvpic_rag.records import Message, stable_digest, well_formed
 
 __all__ = ["ChatTemplate"]
 
@@ -118,7 +118,7 @@ class ChatTemplate:
         turns: list[dict[str, Any]] = []
         placed = False
         for message in [*system, *messages]:
-            content = _well_formed(message.content)
+            content = well_formed(message.content)
             text = [{"type": "text", "text": content}]
             if message.role == "user":
                 images = [] if placed else [{"type": "image"}] * pictures
@@ -136,11 +136,6 @@ class ChatTemplate:
             )
         except Exception as error:  # Jinja code of the model raises anything, so what it says is passed on
             raise TemplateError(f"The chat template of {self._name!r} failed ({error}).") from error
-
-
-def _well_formed(text: str) -> str:
-    """Half a surrogate pair, from undecodable command-line bytes, is no character; tokenizers refuse it."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _cut(one: list[list[int]], two: list[list[int]], name: str) -> tuple[tuple[int, ...], ...]:

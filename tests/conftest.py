@@ -23,6 +23,8 @@ from PIL import Image  # noqa: E402
 from transformers import PreTrainedModel  # noqa: E402
 from transformers.utils import logging as transformers_logging  # noqa: E402
 
+from qvpic_rag import QVPIC  # noqa: E402
+from qvpic_rag.demo import demo_documents  # noqa: E402
 from tests.tiny import build_refused_model, build_tiny_model, load_tiny_model, page_images  # noqa: E402
 
 # Models this small are slower on two threads than on one, much slower on a busy machine.
@@ -68,3 +70,12 @@ def refused_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], 
 def make_page_images() -> Callable[..., list[Image.Image]]:
     """``make_page_images(count)``: deterministic text-like RGB pictures in two alternating sizes."""
     return page_images
+
+
+@pytest.fixture(scope="session")
+def demo_bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bank of the bundled documents. Read it, never change it; copy it to write."""
+    folder = tmp_path_factory.mktemp("demo") / "bank"
+    with QVPIC.from_pretrained("demo", folder) as rag:
+        rag.ingest(demo_documents(), progress=False)
+    return folder

@@ -27,14 +27,16 @@ class FullPrefill:
     def __init__(self, model: VisionLanguageModel, template: ChatTemplate) -> None:
         self._model, self._template = model, template
 
-    def prompt(self, messages: Sequence[Message], images: Sequence[Image.Image], *, new_tokens: int) -> Prompt:
-        """The whole prompt with its pictures, and an empty cache with room for ``new_tokens`` more."""
+    def prompt(self, suffix: Sequence[int], images: Sequence[Image.Image], *, new_tokens: int) -> Prompt:
+        """The whole prompt with its pictures, and an empty cache with room for ``new_tokens`` more.
+
+        ``suffix`` holds the token ids after the last page, from :meth:`ChatTemplate.suffix`.
+        """
         model, template = self._model, self._template
         vision = model.encode_images(images, together=True)
         row = list(template.prefix)
         for number, tokens in enumerate(vision.tokens):
             row += [*(template.separator if number else ()), *template.page(tokens)]
-        suffix = template.suffix(messages)
         row += suffix
         token_ids = torch.tensor([row], device=model.device)
         cache = BufferCache(
@@ -56,12 +58,13 @@ class FullPrefill:
     def answer(self, messages: Sequence[Message], images: Sequence[Image.Image], config: GenerateConfig) -> Answer:
         """Answer; ``timing.ttft`` runs from before the pictures are preprocessed to the first token."""
         start = time.perf_counter()
-        request = self.prompt(messages, images, new_tokens=config.max_new_tokens)
+        suffix = self._template.suffix(messages)
+        request = self.prompt(suffix, images, new_tokens=config.max_new_tokens)
         generated = generate(self._model, request, config)
         end = time.perf_counter()
         first = generated.first_token or end
-        total, query = request.token_ids.shape[1], len(self._template.suffix(messages))
-        used = 2 * request.cache.key_buffer[:, :, : total - query].nbytes
+        context = request.token_ids.shape[1] - len(suffix)
+        used = 2 * request.cache.key_buffer[:, :, :context].nbytes
         return Answer(
             text=generated.text,
             finish_reason=generated.finish_reason,
@@ -73,5 +76,5 @@ class FullPrefill:
                 decode=(end - first) * 1000,
                 total=(end - start) * 1000,
             ),
-            usage=Usage(total - query, query, len(generated.token_ids), used),
+            usage=Usage(context, len(suffix), len(generated.token_ids), used),
         )

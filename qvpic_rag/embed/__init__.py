@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from qvpic_rag.embed.encoder import TextEncoder
 from qvpic_rag.embed.load import load_flag, load_plain
 from qvpic_rag.embed.locate import DEMO, HEADS, demo_folder, is_bge_m3, model_folder, tokenizer_files, weight_files
 from qvpic_rag.embed.settings import Settings, read_settings
-from qvpic_rag.errors import ConfigError
+from qvpic_rag.models.device import resolve_device
 from qvpic_rag.models.fingerprint import files_digest
 from qvpic_rag.records import stable_digest
 
@@ -69,7 +68,7 @@ def load_embedder(name: str, *, device: str = "cpu") -> Embedder:
     ConfigError
         The model does not state its pooling, or the device cannot be used.
     """
-    _check_device(device)
+    resolve_device(device)
     folder = demo_folder() if name == DEMO else model_folder(name)
     through_flag = is_bge_m3(name) or any((folder / head).is_file() for head in HEADS)
     settings = read_settings(folder, pooling="cls" if through_flag else None)
@@ -89,11 +88,3 @@ def _digest(folder: Path, settings: Settings) -> str:
             "settings": asdict(settings),
         }
     )
-
-
-def _check_device(device: str) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch asserts when it was built without CUDA
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise ConfigError(f"Device {device!r} cannot be used here ({reason}); use device='cpu'.") from error

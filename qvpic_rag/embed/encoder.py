@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from qvpic_rag.embed.load import Forward
 from qvpic_rag.embed.settings import Settings
 from qvpic_rag.errors import InputError, ModelNotFoundError
+from qvpic_rag.records import well_formed
 
 __all__ = ["TextEncoder"]
 
@@ -89,8 +90,7 @@ class TextEncoder:
         return vectors
 
     def _tokens(self, texts: list[str]) -> list[_Row]:
-        # Half a surrogate pair (from undecodable command-line bytes) is no character; tokenizers refuse it.
-        clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+        clean = [well_formed(text) for text in texts]
         if self.settings.lower_case:
             clean = [text.lower() for text in clean]
         with self._tokenizer_lock:

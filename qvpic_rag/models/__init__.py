@@ -21,6 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from qvpic_rag.errors import ConfigError, ModelNotFoundError, TemplateError, UnsupportedModelError
 from qvpic_rag.models.base import Checkpoint, VisionInputs, VisionLanguageModel
+from qvpic_rag.models.device import resolve_device
 from qvpic_rag.models.fingerprint import config_digest, files_digest, weight_files
 from qvpic_rag.models.glm4v import Glm4vModel
 from qvpic_rag.models.llava_onevision import LlavaOnevisionModel
@@ -78,7 +79,7 @@ def load_model(
     where = str(DEMO_MODEL) if name == "demo" else str(name)
     if name != "demo" and where.startswith((".", "/", "~")) and not Path(where).is_dir():
         raise ModelNotFoundError(f"There is no folder {name!r} to load a model from; check the path.")
-    target = _device(device)
+    target = resolve_device(device)
     kind = _dtype(dtype, target)
     source: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     with _loading(name):
@@ -117,18 +118,6 @@ def load_model(
         fingerprint=_fingerprint(where, config),
     )
     return family(checkpoint)
-
-
-def _device(device: str | None) -> torch.device:
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.empty(0, device=device).device
-    except (RuntimeError, AssertionError) as error:  # torch asserts when it was built without CUDA
-        raise ConfigError(f"Device {device!r} cannot be used here ({error}); use device='cpu'.") from error
-    if found.type == "meta":
-        raise ConfigError("Device 'meta' holds no data; use device='cpu'.")
-    return found
 
 
 def _dtype(dtype: str | None, device: torch.device) -> torch.dtype:

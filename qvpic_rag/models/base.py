@@ -145,9 +145,13 @@ class VisionLanguageModel(ABC):
         ``together=True``: all pictures in one sequence (full prefill).
         """
 
-    @abstractmethod
     def positions(self, token_ids: Tensor, vision: VisionInputs | None) -> Tensor:
-        """Position ids int64 ``[axes, batch, tokens]`` of int64 ``token_ids`` ``[batch, tokens]`` starting at 0."""
+        """Position ids int64 ``[axes, batch, tokens]`` of int64 ``token_ids`` ``[batch, tokens]`` starting at 0.
+
+        Here plain counting: every token, visual or not, advances them by one.
+        """
+        batch, tokens = token_ids.shape
+        return torch.arange(tokens, device=token_ids.device).expand(self.axes, batch, -1)
 
     def position_argument(self, positions: Tensor) -> Tensor:
         """Shape ``[axes, batch, tokens]`` positions as the model's ``position_ids`` argument wants them."""

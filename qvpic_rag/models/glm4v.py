@@ -6,12 +6,12 @@ chat template is ``[gMASK]<sop><|user|>`` and a newline: four tokens.
 
 from __future__ import annotations
 
-from qvpic_rag.models.grid import GridModel
+from qvpic_rag.models.grid import MRopeModel
 
 __all__ = ["Glm4vModel"]
 
 
-class Glm4vModel(GridModel):
+class Glm4vModel(MRopeModel):
     """GLM-4.1V's architecture."""
 
     model_types = ("glm4v", "glm46v")

@@ -1,22 +1,19 @@
-"""Families whose pictures are a patch grid with M-RoPE positions: GLM-V and Qwen-VL share this."""
+"""Families whose pictures are a grid of patches, and those of them with M-RoPE positions (GLM-V and Qwen-VL)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from PIL import Image
 from torch import Tensor
 
 from qvpic_rag.models.base import VisionInputs, VisionLanguageModel
 
-__all__ = ["GridModel"]
+__all__ = ["GridModel", "MRopeModel"]
 
 
 class GridModel(VisionLanguageModel):
     """Pictures of any size become ``t x h x w`` patches, merged ``merge_size`` squared to one visual token."""
-
-    axes = 3
 
     def encode_images(self, images: Sequence[Image.Image], *, together: bool) -> VisionInputs:
         """Patches of all pictures follow one another; the grid tells them apart, so ``together`` changes nothing."""
@@ -31,10 +28,16 @@ class GridModel(VisionLanguageModel):
             tuple(int(n) // merged for n in grid.prod(dim=-1)),
         )
 
+
+class MRopeModel(GridModel):
+    """Visual tokens are placed on three axes: time, row and column of the merged grid."""
+
+    axes = 3
+
     def positions(self, token_ids: Tensor, vision: VisionInputs | None) -> Tensor:
-        """From the model's own ``get_rope_index``, which keeps no state."""
+        """From the model's own ``get_rope_index``, which keeps no state; text alone is counted."""
         if vision is None:
-            return torch.arange(token_ids.shape[1], device=token_ids.device).expand(3, token_ids.shape[0], -1)
+            return super().positions(token_ids, vision)
         positions: Tensor
         positions, _ = self.base_model.get_rope_index(
             token_ids,

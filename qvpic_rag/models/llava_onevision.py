@@ -57,7 +57,3 @@ class LlavaOnevisionModel(VisionLanguageModel):
             stand_ins, sizes, image_newline=torch.zeros(1), vision_aspect_ratio=config.vision_aspect_ratio
         )
         return tuple(int(n) for n in counts)
-
-    def positions(self, token_ids: Tensor, vision: VisionInputs | None) -> Tensor:
-        """Plain counting: a visual token advances positions by one."""
-        return torch.arange(token_ids.shape[1], device=token_ids.device).expand(1, token_ids.shape[0], -1)

@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from qvpic_rag.models.base import VisionInputs, VisionLanguageModel
+from qvpic_rag.models.base import VisionInputs
+from qvpic_rag.models.grid import GridModel
 
 __all__ = ["LlavaOnevision2Model"]
 
@@ -28,26 +29,14 @@ def _patch_positions(grid: Tensor, merge: int) -> Tensor:
     return torch.cat(parts)
 
 
-class LlavaOnevision2Model(VisionLanguageModel):
+class LlavaOnevision2Model(GridModel):
     """LLaVA-OneVision-2's remote code behind the common interface."""
 
     model_types = ("llava_onevision2",)
     axes = 1
 
     def encode_images(self, images: Sequence[Image.Image], *, together: bool) -> VisionInputs:
-        """Patches of all pictures follow one another; the grid tells them apart, so ``together`` changes nothing."""
-        features = self.image_processor(images=list(images), return_tensors="pt")
-        grid = features["image_grid_thw"]
-        merge = int(self.image_processor.merge_size)
-        return VisionInputs(
-            {
-                "pixel_values": features["pixel_values"].to(self.device, self.dtype),
-                "image_grid_thw": grid.to(self.device),
-                "patch_positions": _patch_positions(grid, merge).to(self.device),
-            },
-            tuple(int(n) // merge**2 for n in grid.prod(dim=-1)),
-        )
-
-    def positions(self, token_ids: Tensor, vision: VisionInputs | None) -> Tensor:
-        """Plain counting: a visual token advances positions by one."""
-        return torch.arange(token_ids.shape[1], device=token_ids.device).expand(1, token_ids.shape[0], -1)
+        """The patches with the position of each."""
+        vision = super().encode_images(images, together=together)
+        positions = _patch_positions(vision.tensors["image_grid_thw"], int(self.image_processor.merge_size))
+        return VisionInputs({**vision.tensors, "patch_positions": positions.to(self.device)}, vision.tokens)

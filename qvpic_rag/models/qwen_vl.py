@@ -6,12 +6,12 @@ features at several decoder layers (deepstack), so a page must be compiled throu
 
 from __future__ import annotations
 
-from qvpic_rag.models.grid import GridModel
+from qvpic_rag.models.grid import MRopeModel
 
 __all__ = ["QwenVLModel"]
 
 
-class QwenVLModel(GridModel):
+class QwenVLModel(MRopeModel):
     """The dense Qwen vision-language models."""
 
     model_types = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")

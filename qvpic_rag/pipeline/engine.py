@@ -137,7 +137,8 @@ class Engine:
         generation = self.bank.generation
         with self._index_lock:
             if self._index is None or self._generation != generation:
-                self._index = self._stored_index(generation) or self._rebuilt_index(generation)
+                stored = self._stored_index(generation)  # an empty index is one too
+                self._index = self._rebuilt_index(generation) if stored is None else stored
                 self._generation = generation
             return self._index
 

@@ -131,10 +131,11 @@ class QVPIC:
         store = Bank.create(bank, recipe, namespace) if known is None else Bank.open(bank, namespace)
         try:
             store.check(recipe)
-        except InputError:
+            engine = Engine(loaded, template, renderer, vectors, store, batch_size)
+        except BaseException:
             store.close()
             raise
-        return cls(Engine(loaded, template, renderer, vectors, store, batch_size), request, routing)
+        return cls(engine, request, routing)
 
     @classmethod
     def open(cls, bank: str | os.PathLike[str], *, model: str | None = None, **options: Any) -> QVPIC:

@@ -192,12 +192,15 @@ def _fit(
             f"({question.generation.max_new_tokens}) exceed the limit of {limit} tokens; shorten the question "
             "or lower max_new_tokens."
         )
+
+    def needed(pages: list[_Loaded]) -> int:
+        return fixed + sum(block.tokens for block in engine.link([page.block for page in pages]))
+
     kept, dropped = list(loaded), []
-    while kept and fixed + sum(b.tokens for b in engine.link([p.block for p in kept])) > limit:
+    while kept and needed(kept) > limit:
         if question.request.overflow == "error":
-            needed = fixed + sum(b.tokens for b in engine.link([p.block for p in kept]))
             raise ContextOverflowError(
-                f"The request needs {needed} tokens and the limit is {limit}; lower top_k or budget, raise "
+                f"The request needs {needed(kept)} tokens and the limit is {limit}; lower top_k or budget, raise "
                 "max_context_tokens, or ask with overflow='drop'."
             )
         last = max(kept, key=lambda page: page.decision.rank)

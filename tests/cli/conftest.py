@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-from qvpic_rag import QVPIC
 from qvpic_rag.cli import main
-from qvpic_rag.demo import demo_documents
 
 
 @dataclass(frozen=True)
@@ -60,15 +58,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return Result(int(exit_.value.code or 0), captured.out, captured.err)
 
     return run
-
-
-@pytest.fixture(scope="session")
-def demo_bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bank of the bundled documents. Read it, never change it."""
-    folder = tmp_path_factory.mktemp("demo") / "bank"
-    with QVPIC.from_pretrained("demo", folder) as rag:
-        rag.ingest(demo_documents(), progress=False)
-    return folder
 
 
 @pytest.fixture

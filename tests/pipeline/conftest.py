@@ -1,4 +1,4 @@
-"""Engines on the bundled reader, and a bank with the demo's documents."""
+"""Engines on the bundled reader and its documents."""
 
 from __future__ import annotations
 
@@ -9,16 +9,6 @@ from pathlib import Path
 import pytest
 
 from qvpic_rag import QVPIC
-from qvpic_rag.demo import demo_documents
-
-
-@pytest.fixture(scope="session")
-def demo_bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bank of the demo's documents. Read it only; :func:`rag` gives a copy."""
-    path = tmp_path_factory.mktemp("demo") / "bank"
-    with QVPIC.from_pretrained("demo", path) as rag:
-        rag.ingest(demo_documents(), progress=False)
-    return path
 
 
 @pytest.fixture

@@ -1,0 +1,29 @@
+"""Where a model runs: one check for language models and embedders."""
+
+from __future__ import annotations
+
+import torch
+
+from qvpic_rag.errors import ConfigError
+
+__all__ = ["resolve_device"]
+
+
+def resolve_device(device: str | None) -> torch.device:
+    """The device of that name; None is the first CUDA device, else the CPU.
+
+    Raises
+    ------
+    ConfigError
+        It is unknown, not there, or holds no data.
+    """
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:  # torch asserts when it was built without CUDA
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ConfigError(f"Device {device!r} cannot be used here ({reason}); use device='cpu'.") from error
+    if found.type == "meta":
+        raise ConfigError("Device 'meta' holds no data; use device='cpu'.")
+    return found
