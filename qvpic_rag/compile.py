@@ -25,7 +25,12 @@ _log = logging.getLogger(__name__)
 
 
 def compile_pages(
-    model: VisionLanguageModel, template: ChatTemplate, images: Sequence[Image.Image], keys: Sequence[BlockKey]
+    model: VisionLanguageModel,
+    template: ChatTemplate,
+    images: Sequence[Image.Image],
+    keys: Sequence[BlockKey],
+    *,
+    prefix: Sequence[int] | None = None,
 ) -> list[KVBlock]:
     """Compile pictures of equal size in one forward pass.
 
@@ -37,6 +42,8 @@ def compile_pages(
         RGB, all of one size.
     keys : Sequence[BlockKey]
         One per picture, put into the blocks as they are.
+    prefix : Sequence[int], optional
+        Token ids that condition the pages in place of the template's own prefix; none at all for prefix-free.
 
     Returns
     -------
@@ -60,9 +67,10 @@ def compile_pages(
         ) from error
     if len(set(vision.tokens)) != 1:
         raise CompileError(f"Pages compiled together must have equally many visual tokens, not {vision.tokens}.")
-    row = [*template.prefix, *template.page(vision.tokens[0])]
+    condition = template.prefix if prefix is None else prefix
+    row = [*condition, *template.page(vision.tokens[0])]
     token_ids = torch.tensor([row] * len(images), device=model.device)
-    return _blocks(model, token_ids, vision, keys, skip=len(template.prefix))
+    return _blocks(model, token_ids, vision, keys, skip=len(condition))
 
 
 def compile_text(model: VisionLanguageModel, token_ids: Sequence[int], key: BlockKey, *, prefix: int) -> KVBlock:

@@ -20,7 +20,7 @@ from qvpic_rag.config import RenderProfile
 from qvpic_rag.errors import ConfigError
 from qvpic_rag.render.sfnt import FontTables, read_tables
 
-__all__ = ["BUNDLED_FONT", "SYSTEM_FALLBACKS", "Face", "FontChain", "has_raqm"]
+__all__ = ["BUNDLED_FONT", "SYSTEM_FALLBACKS", "Face", "FontChain", "has_raqm", "system_font"]
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +95,11 @@ def _system_fonts() -> dict[str, Path]:
             if path.suffix.lower() in (".ttf", ".ttc", ".otf"):
                 found.setdefault(path.name.lower(), path)
     return found
+
+
+def system_font(name: str) -> Path | None:
+    """Path of a font file of the system by its file name, lower case; None if it is not there."""
+    return _system_fonts().get(name)
 
 
 @lru_cache(maxsize=256)

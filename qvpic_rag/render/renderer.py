@@ -22,6 +22,7 @@ __all__ = ["Renderer"]
 
 # Part of every block key: grows whenever the same lines are drawn differently or the same text breaks differently.
 _VERSION = 1
+_MIDDLE = 0.27  # em above the baseline: half the height of a small letter
 _LISTED = 20  # code points that a warning spells out
 
 
@@ -79,6 +80,7 @@ class Renderer:
         self._chain = FontChain(profile)
         metrics = Metrics(self._chain, profile.font_size, hinted=profile.hinting == "full")
         self._replacements = _Replacements(self._chain)
+        self._metrics = metrics
         self._layout = Layout(profile, metrics, self._drawable)
         self._raster = Raster(profile, self._chain, metrics)
         self._lock = threading.Lock()
@@ -160,6 +162,26 @@ class Renderer:
             raise ConfigError(f"dpi must be a whole number from 24 to 600, not {dpi!r}.")
         with self._lock:
             return self._raster.image([self._drawable(line) for line in page.lines], dpi)
+
+    def centres(self, page: Page) -> list[tuple[str, float, float]]:
+        """Where each character of a page stands, spaces included, in reading order.
+
+        Returns
+        -------
+        list[tuple[str, float, float]]
+            ``(character, x, y)``: the middle of its advance, and the middle of a small letter, in points from the
+            page's upper left corner. Lines that need shaping (joining scripts, accents) have no such places.
+        """
+        profile, metrics = self.profile, self._metrics
+        found = []
+        for number, line in enumerate(page.lines):
+            y = profile.margin_top + number * profile.line_height + (self._chain.ascent - _MIDDLE) * profile.font_size
+            x = profile.margin_left
+            for character in line:
+                width = metrics.width(character)
+                found.append((character, x + width / 2, y))
+                x += width
+        return found
 
     def _drawable(self, text: str) -> str:
         return text if text.isascii() else text.translate(self._replacements)
