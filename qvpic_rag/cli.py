@@ -34,6 +34,7 @@ from qvpic_rag.console import (
     say,
 )
 from qvpic_rag.errors import BankNotFoundError, InputError, QVPICError
+from qvpic_rag.reader.commands import reader_app
 
 if TYPE_CHECKING:
     from qvpic_rag.bank import Bank
@@ -51,6 +52,7 @@ app = typer.Typer(
 )
 bank_app = typer.Typer(help="Look after a bank.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bank_app, name="bank")
+app.add_typer(reader_app, name="reader")
 
 BankOption = Annotated[Path, typer.Option("--bank", help="Folder of the bank.", show_default=False)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

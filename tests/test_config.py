@@ -106,5 +106,5 @@ def test_broken_profiles(text: str, reason: str, tmp_path: Path) -> None:
 
 
 def test_a_profile_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="use demo, glyph-literal, glyph, or"):
+    with pytest.raises(ConfigError, match="use demo, glyph-literal, glyph, reader, smolglyph, or"):
         RenderProfile.load("nope")

@@ -35,7 +35,10 @@ ALLOWED = {
         "index", "progress", "render", "route", "template",
     },
     "demo": {"pipeline", "baselines"},
-    "cli": {"pipeline", "demo", "trace", "bank", "progress", "console"},
+    "reader": {
+        "assemble", "baselines", "compile", "console", "generate", "render", "template",
+    },
+    "cli": {"pipeline", "demo", "trace", "bank", "progress", "console", "reader"},
     "console": {"pipeline", "demo", "bank"},
     "": {"pipeline", "bank"},
 }  # fmt: skip

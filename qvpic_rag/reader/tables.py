@@ -1,0 +1,173 @@
+"""The tables of a reader's card, as Markdown, from answers that are kept one by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from qvpic_rag.errors import ConfigError
+from qvpic_rag.reader.evaluate import CONDITIONINGS, MODES, Examiner, Outcome, character_errors, interval
+from qvpic_rag.reader.facts import QUESTION_KINDS
+from qvpic_rag.reader.prompts import STYLES
+
+__all__ = ["TABLES", "measure"]
+
+TABLES = ("letters", "pages", "kinds", "prompts")
+_PER_WORLD = 5  # questions about the pages of one world
+_MIDDLE = 4  # pages in the tables by kind and by prompt
+_START = '{"model": '  # of a line that is ours
+_METHODS = ("full", *CONDITIONINGS)
+_NAMES = {"full": "full prefill", "native": "page caches, native", "low": "72 DPI", "high": "120 DPI"}
+_NAMES |= {"prefix-free": "prefix-free", "dummy-4": "dummy-4", "evidence": "evidence page 120, others 72"}
+
+
+def measure(
+    examiner: Examiner,
+    tables: Sequence[str],
+    pages: Sequence[int],
+    questions: int,
+    results: Path | None,
+    progress: Callable[[str], Any],
+) -> Iterator[str]:
+    """Measure what is asked for, table by table.
+
+    Parameters
+    ----------
+    tables : Sequence[str]
+        Some of :data:`TABLES`.
+    pages : Sequence[int]
+        Rows of the table by number of pages.
+    questions : int
+        Per cell: asked of the pages of ``questions / 5`` worlds. Half as many pages are transcribed.
+    results : Path or None
+        JSON Lines file that cells are kept in; cells that it holds already are not measured again.
+    progress : Callable[[str], Any]
+        Told what is being measured.
+    """
+    cells = _Cells(results, examiner.model.checkpoint.fingerprint, progress)
+    worlds = range(-(-questions // _PER_WORLD))
+    if "letters" in tables:
+        yield _letters(cells, examiner, range(-(-questions // 4)))
+    if "pages" in tables:
+        yield _pages(cells, examiner, pages, worlds)
+    if "kinds" in tables:
+        yield _kinds(cells, examiner, worlds)
+    if "prompts" in tables:
+        yield _prompts(cells, examiner, worlds)
+
+
+class _Cells:
+    """Answers by cell, remembered in a file beside those of other models."""
+
+    def __init__(self, path: Path | None, model: str, progress: Callable[[str], Any]) -> None:
+        self.path, self.model, self.progress = path, model, progress
+        self.known: dict[str, list[Any]] = {}
+        if path is None:
+            return
+        try:
+            with path.open("a+", encoding="utf-8") as file:  # shows now, not after hours, that it can be written
+                file.seek(0)
+                whole = 0
+                for line in iter(file.readline, ""):
+                    if not line.endswith("\n") and line.startswith(_START):
+                        file.truncate(whole)  # the rest of a cell whose writing was interrupted
+                        break
+                    whole = file.tell()
+                    entry = json.loads(line)
+                    if entry["model"] == model:
+                        self.known[entry["cell"]] = entry["answers"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path} cannot keep the results of `qvpic reader eval` ({error}); name another file."
+            ) from error
+
+    def get(self, name: str, make: Callable[[], list[Any]]) -> list[Any]:
+        if name not in self.known:
+            self.progress(f"measuring {name} ...")
+            self.known[name] = make()
+            if self.path is not None:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"model": self.model, "cell": name, "answers": self.known[name]}) + "\n")
+        return self.known[name]
+
+    def outcomes(self, name: str, make: Callable[[], Iterator[Outcome]]) -> list[Outcome]:
+        return [Outcome(**each) for each in self.get(name, lambda: [asdict(outcome) for outcome in make()])]
+
+
+def _cell(outcomes: Sequence[Outcome]) -> str:
+    if not outcomes:
+        return "-"
+    mean, low, high = interval([each.world for each in outcomes], [float(each.right) for each in outcomes])
+    return f"{_short(mean)} ({_short(low)}-{_short(high)})"
+
+
+def _short(share: float) -> str:
+    return f"{share:.2f}".removeprefix("0")
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _transcribed(examiner: Examiner, worlds: range, dpi: int) -> list[Any]:
+    return [list(each) for each in examiner.transcriptions(worlds, dpi)]
+
+
+def _letters(cells: _Cells, examiner: Examiner, worlds: range) -> str:
+    rows = []
+    for dpi in examiner.dpis:
+        read = cells.get(
+            f"letters {dpi} {len(worlds)}",
+            partial(_transcribed, examiner, worlds, dpi),
+        )
+        wrong = [float(character_errors(said, found)) for _, said, found in read]
+        mean, low, high = interval([each[0] for each in read], wrong, [float(len(each[1])) for each in read])
+        rows.append([f"{dpi} DPI", f"{mean:.2%} ({low:.2%}-{high:.2%})", str(len(read))])
+    return _table(["resolution", "character error, page written down", "pages"], rows)
+
+
+def _pages(cells: _Cells, examiner: Examiner, pages: Sequence[int], worlds: range) -> str:
+    rows = []
+    for count in pages:
+        modes = MODES[:2] if count == 1 else MODES
+        found = cells.outcomes(
+            f"pages {count} {len(worlds)}",
+            partial(examiner.exact_match, count, worlds, _PER_WORLD, methods=_METHODS, modes=modes),
+        )
+        for mode in modes:
+            chosen = [each for each in found if each.mode == mode]
+            rows.append(
+                [str(count), _NAMES[mode]]
+                + [_cell([each for each in chosen if each.method == method]) for method in _METHODS]
+            )
+    return _table(["pages", "resolution", *(_NAMES[method] for method in _METHODS)], rows)
+
+
+def _kinds(cells: _Cells, examiner: Examiner, worlds: range) -> str:
+    methods, rows = ("full", "native"), []
+    for kind in QUESTION_KINDS:
+        found = cells.outcomes(
+            f"kind {kind} {len(worlds)}",
+            partial(examiner.exact_match, _MIDDLE, worlds, _PER_WORLD, methods=methods, modes=("high",), kind=kind),
+        )
+        by_method = [[each for each in found if each.method == method] for method in methods]
+        rows.append([kind.replace("_", " "), *map(_cell, by_method), str(len(by_method[0]))])
+    return _table([f"kind, {_MIDDLE} pages at 120 DPI", *(_NAMES[method] for method in methods), "questions"], rows)
+
+
+def _prompts(cells: _Cells, examiner: Examiner, worlds: range) -> str:
+    rows, fewer = [], worlds[: -(-len(worlds) // 4)]
+    for style in STYLES:
+        found = cells.outcomes(
+            f"prompt {style} {len(worlds)}",
+            partial(
+                examiner.exact_match, _MIDDLE, fewer, _PER_WORLD, methods=("native",), modes=("high",), styles=(style,)
+            ),
+        )
+        rows.append([f"`{style}`", _cell(found), str(len(found))])
+    return _table([f"prompt, {_MIDDLE} pages at 120 DPI", _NAMES["native"], "questions"], rows)

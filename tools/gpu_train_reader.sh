@@ -1,0 +1,29 @@
+#!/bin/sh
+# Train a reader on an accelerator, export it, and measure it; everything lands in one folder.
+#
+#   tools/gpu_train_reader.sh OUT
+#
+# Run it again with the same OUT to go on where it stopped. Variables:
+#   DEVICE     cuda:0 by default; cpu works too, slowly
+#   MINUTES    of training in this run, 8 by default
+#   RECIPE     TOML file of stages, by default the package's own
+#   QUESTIONS  per cell of the quick measurement at the end, 100 by default
+#   QVPIC      the command, qvpic by default
+set -eu
+
+if [ $# -ne 1 ]; then
+    echo "usage: tools/gpu_train_reader.sh OUT" >&2
+    exit 2
+fi
+out=$1
+qvpic=${QVPIC:-qvpic}
+mkdir -p "$out"
+
+$qvpic reader train "$out/run" --device "${DEVICE:-cuda:0}" --minutes "${MINUTES:-8}" \
+    ${RECIPE:+--recipe "$RECIPE"} >> "$out/train.log"
+tail -n 3 "$out/train.log"
+$qvpic reader export "$out/run" "$out/reader"
+# Answers of an older state of the run would be taken for this one's.
+rm -f "$out/answers.jsonl"
+$qvpic reader eval "$out/reader" --questions "${QUESTIONS:-100}" --pages 1,4,8 --tables letters,pages \
+    --results "$out/answers.jsonl" | tee "$out/tables.md"
