@@ -1,0 +1,200 @@
+"""What a training run of smolglyph does: stages read from a TOML file, validated before anything is computed."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from qvpic_rag.errors import ConfigError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+__all__ = ["KINDS", "RECIPE", "TASKS", "Recipe", "Stage", "load_recipe"]
+
+RECIPE = Path(__file__).with_name("smolglyph.toml")
+KINDS = ("prose", "facts", "words", "codes")
+"""Kinds of page to look at: corpus, generated facts, the vocabulary's words at random, codes and odd characters."""
+TASKS = ("repeat", "facts", "continue", "own", "words")
+"""What is asked about pages: their text, their facts, what follows, what SmolLM2 would say, and all of it of pages that
+are text and no picture."""
+_GENTLE = 0.003  # more than this breaks the tower when its gradients come through the language model
+_MOST_PAGES = 8
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of training.
+
+    Attributes
+    ----------
+    name : str
+        Unique in the recipe.
+    steps : int
+        Optimiser steps.
+    tokens : int
+        About how many tokens a batch holds: visual ones where the vision tower is alone, else all.
+    muon, adam, lora : float
+        Learning rates: of the vision tower's matrices, of its other parameters and the character head, and of the
+        low-rank updates. 0 leaves them as they are.
+    end_rate, fall : float
+        Rates are held, then fall linearly to ``end_rate`` of themselves over the last ``fall`` of the steps.
+    look : float
+        Tokens of pages that are only looked at, as a share of ``tokens``: 1 where the vision tower is alone.
+    kinds : dict[str, float]
+        Kind of page, of :data:`KINDS` -> share of the pages that are looked at.
+    tasks : dict[str, float]
+        Task, of :data:`TASKS` -> share of the steps.
+    pages : dict[str, float]
+        Number of pages of a context that is asked about facts -> share of these contexts.
+    questions : int
+        Questions per context.
+    isolated : float
+        Share of contexts whose pages do not see each other, as in a bank of page caches.
+    high : float
+        Share of pages at the high resolution.
+    own_look : float
+        Share of pages drawn in the profile's own look.
+    sheets, shelf_steps : int
+        Pages on a shelf, and steps until it is replaced.
+    """
+
+    name: str
+    steps: int
+    tokens: int
+    muon: float = 0.0
+    adam: float = 0.0
+    lora: float = 0.0
+    end_rate: float = 0.1
+    fall: float = 0.3
+    look: float = 1.0
+    kinds: dict[str, float] = field(default_factory=dict)
+    tasks: dict[str, float] = field(default_factory=dict)
+    pages: dict[str, float] = field(default_factory=lambda: {"1": 1.0})
+    questions: int = 4
+    isolated: float = 0.0
+    high: float = 0.3
+    own_look: float = 0.5
+    sheets: int = 240
+    shelf_steps: int = 40
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ConfigError(f"A stage's name must be a non-empty string, not {self.name!r}.")
+        for name in ("steps", "tokens", "questions", "sheets", "shelf_steps"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ConfigError(f"stage {self.name!r}: {name} must be a whole number above 0, not {value!r}.")
+        for name in ("muon", "adam", "lora", "end_rate", "fall", "look", "isolated", "high", "own_look"):
+            _share(self.name, name, getattr(self, name))
+        for name, allowed in (("kinds", KINDS), ("tasks", TASKS), ("pages", _page_counts())):
+            _shares(self.name, name, getattr(self, name), allowed)
+        if self.look < 1 and not self.tasks:
+            raise ConfigError(f"stage {self.name!r}: say what is asked, such as tasks = {{ repeat = 1.0 }}.")
+        if self.look > 0 and not self.kinds:
+            raise ConfigError(f"stage {self.name!r}: say which pages are seen, such as kinds = {{ prose = 1.0 }}.")
+        if self.look > 0 and not (self.muon or self.adam):
+            raise ConfigError(f"stage {self.name!r}: look must be 0 where the vision tower stays as it is.")
+        if self.look < 1 and self.muon > _GENTLE:
+            raise ConfigError(f"stage {self.name!r}: muon must be at most {_GENTLE} where tasks are trained.")
+
+    def rate_at(self, step: int) -> float:
+        """The learning rates' multiple at a step of this stage."""
+        begin = self.steps * (1 - self.fall)
+        if step <= begin:
+            return 1.0
+        return 1.0 + (self.end_rate - 1.0) * (step - begin) / max(1.0, self.steps - begin)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A whole run.
+
+    Attributes
+    ----------
+    seed : int
+        Decides weights and data.
+    looks : int
+        Number of ways in which pages are drawn.
+    rank : int
+        Of the low-rank updates.
+    answers : int
+        SmolLM2's own answers that are collected before the first stage that trains on them.
+    stages : tuple[Stage, ...]
+        In order.
+    profile : str
+        Name or TOML file of the render profile.
+    sections : tuple[int, ...]
+        See :class:`~qvpic_rag.reader.smolglyph.model.Tower`.
+    """
+
+    seed: int
+    looks: int
+    rank: int
+    answers: int
+    stages: tuple[Stage, ...]
+    profile: str = "smolglyph"
+    sections: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, least in (("seed", 0), ("looks", 1), ("rank", 1), ("answers", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"recipe: {name} must be a whole number of at least {least}, not {value!r}.")
+        sections = tuple(self.sections) if isinstance(self.sections, list | tuple) else (-1,)
+        if not all(isinstance(each, int) and each >= 0 for each in sections):
+            raise ConfigError(f"recipe: sections must be a list of whole numbers, not {self.sections!r}.")
+        object.__setattr__(self, "sections", sections)
+        names = [stage.name for stage in self.stages]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError("A recipe needs stages with different names.")
+
+
+def _page_counts() -> tuple[str, ...]:
+    return tuple(str(count) for count in range(1, _MOST_PAGES + 1))
+
+
+def _share(stage: str, name: str, value: object) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or not 0 <= value <= 1:  # type: ignore[arg-type, operator]
+        raise ConfigError(f"stage {stage!r}: {name} must be a number from 0 to 1, not {value!r}.")
+
+
+def _shares(stage: str, name: str, values: object, allowed: tuple[str, ...]) -> None:
+    if not isinstance(values, dict) or set(values) - set(allowed):
+        raise ConfigError(f"stage {stage!r}: {name} must be a table of shares of {', '.join(allowed)}, not {values!r}.")
+    for key, value in values.items():
+        _share(stage, f"{name}.{key}", value)
+    if values and not sum(values.values()):
+        raise ConfigError(f"stage {stage!r}: the shares of {name} are all 0.")
+
+
+def load_recipe(path: Path = RECIPE) -> Recipe:
+    """Read a recipe.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, or holds unknown keys or wrong values.
+    """
+    try:
+        found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"The recipe {path} cannot be read ({error}); name a TOML file of stages.") from error
+    stages = found.pop("stage", [])
+    if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
+        raise ConfigError(f"{path}: write each stage as a table [[stage]].")
+    for owner, kind, entries in (("recipe", Recipe, [found]), ("stage", Stage, stages)):
+        known = {each.name for each in fields(kind)} - {"stages"}
+        for entry in entries:
+            if unknown := sorted(set(entry) - known):
+                raise ConfigError(f"{path}: a {owner} has no {', '.join(unknown)}; it has {', '.join(sorted(known))}.")
+    try:
+        return Recipe(**found, stages=tuple(Stage(**stage) for stage in stages))
+    except TypeError as error:
+        raise ConfigError(f"{path}: {error}; see {RECIPE.name} for a whole recipe.") from error

@@ -1,0 +1,72 @@
+"""The card's tables, from a tiny random reader: everything runs through the engine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from qvpic_rag.config import RenderProfile
+from qvpic_rag.models import load_model
+from qvpic_rag.reader.smolglyph import adapter, evaluate
+from qvpic_rag.reader.smolglyph.base import Base
+from qvpic_rag.reader.smolglyph.corpus import Corpus
+from qvpic_rag.reader.smolglyph.evaluate import GlyphExaminer, measure
+from qvpic_rag.reader.smolglyph.forward import Lora
+from qvpic_rag.reader.smolglyph.model import build_model
+from tests.reader.smolglyph.conftest import TOWER
+from tests.reader.smolglyph.texts import english
+
+CORPUS = Corpus(("x",), ("x",), tuple(english(0, 9)))
+
+
+@pytest.fixture(scope="module")
+def examiner(tiny_base: Base, tmp_path_factory: pytest.TempPathFactory) -> GlyphExaminer:
+    folder = tmp_path_factory.mktemp("reader")
+    model = build_model(tiny_base, TOWER, seed=1)
+    lora = Lora(model.config.text_config, 2, seed=1)
+    about = {"tower": TOWER.to_dict(), "rank": 2, "base": tiny_base.digest}
+    adapter.save_adapter(model.model.visual.state_dict(), lora.state_dict(), about, folder / "adapter")
+    adapter.assemble(folder / "adapter", folder / "model", base=tiny_base)
+    return GlyphExaminer(load_model(str(folder / "model")), CORPUS, RenderProfile.load("smolglyph"))
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_REPEATED", "_ANSWERED", "_TOLD"):
+        monkeypatch.setattr(evaluate, name, 4)
+    torch.manual_seed(0)
+
+
+def test_pages_are_of_the_test_split_and_the_same_again(examiner: GlyphExaminer) -> None:
+    for kind in ("prose", "facts"):
+        first = examiner.pages(kind, 5)
+        assert first == examiner.pages(kind, 5)
+        assert len(first) == 5
+    assert all(any(page.text in text for text in CORPUS.test) for _, page in examiner.pages("prose", 5))
+
+
+def test_one_page_over_its_cache_answers_as_full_prefill(examiner: GlyphExaminer) -> None:
+    outcomes = list(examiner.exact_match(1, range(1), 72))
+    assert len(outcomes) == 2 * 5
+    for full, native in zip(outcomes[::2], outcomes[1::2], strict=True):
+        assert (full.method, native.method) == ("full", "native")
+        assert full.question == native.question
+        assert full.question.endswith(" Answer briefly.")
+        assert full.answer == native.answer
+
+
+def test_the_tables(examiner: GlyphExaminer) -> None:
+    said: list[str] = []
+    letters, exact, gates, told = measure(examiner, pages=1, asked=1, progress=said.append)
+    assert letters.count("\n") == 2 + 4
+    assert exact.count("\n") == 2 + 4
+    assert gates.count("reached") == 3
+    assert "What is this about?" in told
+    assert len(said) == 4 + 4 + 1
+    for table in (letters, exact, gates, told):
+        assert len({line.count("|") - line.count("\\|") for line in table.splitlines()}) == 1
+
+
+def test_gates() -> None:
+    table = evaluate._gates({"prose": [0.3, 0.08], "1": [0.2, 0.66], "4": [0.5, 0.54]})
+    assert [line.split("|")[-2].strip() for line in table.splitlines()[2:]] == ["reached", "reached", "not reached"]
