@@ -66,8 +66,11 @@ def export(
 ) -> None:
     """Write a run's newest weights as a Hugging Face folder."""
     with reported(debug):
+        from transformers.utils import logging as transformers_logging
+
         from qvpic_rag.reader.export import export_reader, weights_of_run
 
+        transformers_logging.disable_progress_bar()
         export_reader(weights_of_run(run), folder)
         say(f"The reader is in {folder}; measure it with: qvpic reader eval {folder}")
 
