@@ -26,4 +26,5 @@ $qvpic reader export "$out/run" "$out/reader"
 # Answers of an older state of the run would be taken for this one's.
 rm -f "$out/answers.jsonl"
 $qvpic reader eval "$out/reader" --questions "${QUESTIONS:-100}" --pages 1,4,8 --tables letters,pages \
-    --results "$out/answers.jsonl" | tee "$out/tables.md"
+    --results "$out/answers.jsonl" > "$out/tables.md"
+cat "$out/tables.md"

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from qvpic_rag.errors import ConfigError
 from qvpic_rag.reader.lessons import Prompts
 from qvpic_rag.reader.loop import CHECKPOINT, read_checkpoint
-from qvpic_rag.reader.network import MERGE, PATCH, WHITE, Dimensions, build_model
+from qvpic_rag.reader.network import Dimensions, build_model, image_processor
 from qvpic_rag.reader.prompts import SYSTEM_PROMPTS
 from qvpic_rag.reader.tokens import SPECIAL_TOKENS, build_tokenizer
 from qvpic_rag.records import stable_digest
@@ -94,24 +94,12 @@ def export_reader(weights: dict[str, torch.Tensor], folder: Path) -> None:
     tokenizer = build_tokenizer()
     model = build_model(Dimensions(), len(tokenizer), seed=0)
     model.load_state_dict(weights)
-    processor = {
-        "image_processor_type": "Glm4vImageProcessor",
-        "do_resize": False,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": [WHITE["mean"]] * 3,
-        "image_std": [WHITE["std"]] * 3,
-        "patch_size": PATCH,
-        "temporal_patch_size": 2,
-        "merge_size": MERGE,
-        "do_convert_rgb": True,
-        "size": {"shortest_edge": (PATCH * MERGE) ** 2, "longest_edge": 1 << 24},
-    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
         model.to(torch.bfloat16).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=1), encoding="utf-8")
+        (folder / "preprocessor_config.json").write_text(
+            json.dumps(image_processor("Glm4vImageProcessor"), indent=1), encoding="utf-8"
+        )
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"The reader cannot be written to {folder} ({error}); choose another folder.") from error

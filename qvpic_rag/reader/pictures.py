@@ -21,7 +21,7 @@ from qvpic_rag.records import Page
 from qvpic_rag.render import Renderer
 from qvpic_rag.render.fonts import system_font
 
-__all__ = ["CELL", "PROFILE", "SLOTS", "Look", "looks"]
+__all__ = ["CELL", "PROFILE", "SLOTS", "Look", "looks", "stack", "training_font"]
 
 PROFILE = "reader"
 """The render profile that a reader is trained for."""
@@ -97,7 +97,7 @@ def looks(number: int, seed: int) -> list[Look]:
             replace(
                 own,
                 name=f"look {len(profiles)}",
-                font=_font(rng.choices(_FONTS, (4, 3, 2))[0]),
+                font=training_font(rng.choices(_FONTS, (4, 3, 2))[0]),
                 font_size=own.font_size * rng.choice((0.95, 1, 1, 1.06, 1.12, 1.2)),
                 page_width=own.page_width + rng.choice((-32, -16, 0, 0, 0, 16)),
                 page_height=top + lines * pitch,
@@ -109,7 +109,8 @@ def looks(number: int, seed: int) -> list[Look]:
     return [Look(Renderer(profile)) for profile in profiles]
 
 
-def _font(name: str) -> str:
+def training_font(name: str) -> str:
+    """Path of a font file of the system; ``ConfigError`` where it is missing."""
     found = system_font(name)
     if found is None:
         raise ConfigError(f"Training needs the font {name}; install the DejaVu fonts (package fonts-dejavu).")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from qvpic_rag.errors import ConfigError
 from qvpic_rag.reader.facts import PAGES_PER_WORLD
@@ -15,9 +16,10 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["DEMO_RECIPE", "Recipe", "Stage", "load_recipe"]
+__all__ = ["DEMO_RECIPE", "Recipe", "Stage", "load_recipe", "read_stages"]
 
 DEMO_RECIPE = Path(__file__).with_name("demo.toml")
+RecipeT = TypeVar("RecipeT")
 
 
 def _number(owner: str, name: str, value: object, low: float, high: float, *, whole: bool = False) -> None:
@@ -153,7 +155,17 @@ class Recipe:
 
 
 def load_recipe(path: Path) -> Recipe:
-    """Read a recipe.
+    """Read a recipe; see :func:`read_stages` for errors."""
+    return read_stages(path, Recipe, Stage)
+
+
+def read_stages(path: Path, recipe: Callable[..., RecipeT], stage: Callable[..., Any]) -> RecipeT:
+    """Build a recipe from a TOML file with one ``[[stage]]`` table per stage.
+
+    Parameters
+    ----------
+    recipe, stage : type
+        Dataclasses; the recipe's field ``stages`` is a tuple of the other.
 
     Raises
     ------
@@ -165,14 +177,15 @@ def load_recipe(path: Path) -> Recipe:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"The recipe {path} cannot be read ({error}); name a TOML file of stages.") from error
     stages = found.pop("stage", [])
-    if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
+    if not isinstance(stages, list) or not all(isinstance(each, dict) for each in stages):
         raise ConfigError(f"{path}: write every stage under a line of its own that says [[stage]].")
-    for owner, kind, entries in (("recipe", Recipe, [found]), ("stage", Stage, stages)):
+    kinds: tuple[tuple[str, Any, list[dict[str, Any]]], ...] = (("recipe", recipe, [found]), ("stage", stage, stages))
+    for owner, kind, entries in kinds:
         known = {each.name for each in fields(kind)} - {"stages"}
         for entry in entries:
             if unknown := sorted(set(entry) - known):
                 raise ConfigError(f"{path}: a {owner} has no {', '.join(unknown)}; it has {', '.join(sorted(known))}.")
     try:
-        return Recipe(**found, stages=tuple(Stage(**stage) for stage in stages))
+        return recipe(**found, stages=tuple(stage(**each) for each in stages))
     except TypeError as error:
-        raise ConfigError(f"{path}: {error}; see {DEMO_RECIPE.name} for a whole recipe.") from error
+        raise ConfigError(f"{path}: {error}; see a recipe that comes with the package.") from error

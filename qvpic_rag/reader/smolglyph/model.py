@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
-from qvpic_rag.reader.network import MERGE, PATCH, WHITE
+from qvpic_rag.reader.network import MERGE, PATCH, image_processor
 from qvpic_rag.reader.smolglyph.base import Base
 
 __all__ = ["CHAT_TEMPLATE", "PICTURE_TOKENS", "Tower", "build_config", "build_model", "build_tokenizer", "processor"]
@@ -168,17 +168,4 @@ def build_tokenizer(base: Base) -> Any:
 
 def processor() -> dict[str, Any]:
     """Content of ``preprocessor_config.json``: pictures are taken as they are, paper 0 and ink 2."""
-    return {
-        "image_processor_type": "Qwen2VLImageProcessor",
-        "do_resize": False,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": [WHITE["mean"]] * 3,
-        "image_std": [WHITE["std"]] * 3,
-        "patch_size": PATCH,
-        "temporal_patch_size": 2,
-        "merge_size": MERGE,
-        "do_convert_rgb": True,
-        "size": {"shortest_edge": (PATCH * MERGE) ** 2, "longest_edge": 1 << 24},
-    }
+    return image_processor("Qwen2VLImageProcessor")

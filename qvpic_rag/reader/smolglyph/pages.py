@@ -16,11 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from qvpic_rag.config import RenderProfile
-from qvpic_rag.errors import ConfigError
-from qvpic_rag.reader.pictures import CELL, Look
+from qvpic_rag.reader.pictures import CELL, Look, training_font
 from qvpic_rag.records import Page
 from qvpic_rag.render import Renderer
-from qvpic_rag.render.fonts import system_font
 
 __all__ = ["DPIS", "STARTS", "Sheet", "looks", "sheet", "starts"]
 
@@ -134,7 +132,7 @@ def looks(number: int, seed: int, profile: str = "smolglyph") -> list[Look]:
             replace(
                 own,
                 name=f"look {len(profiles)}",
-                font=_font(rng.choices(_FONTS, (5, 3, 2))[0]),
+                font=training_font(rng.choices(_FONTS, (5, 3, 2))[0]),
                 font_size=own.font_size * rng.choice((0.94, 1, 1, 1.06, 1.12, 1.2)),
                 page_width=own.page_width + rng.choice((-96, -32, 0, 0, 0, 16)),
                 page_height=top + lines * pitch,
@@ -144,10 +142,3 @@ def looks(number: int, seed: int, profile: str = "smolglyph") -> list[Look]:
             )
         )
     return [Look(Renderer(profile)) for profile in profiles]
-
-
-def _font(name: str) -> str:
-    found = system_font(name)
-    if found is None:
-        raise ConfigError(f"Training needs the font {name}; install the DejaVu fonts (package fonts-dejavu).")
-    return str(found)

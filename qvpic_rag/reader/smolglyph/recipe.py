@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from qvpic_rag.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from qvpic_rag.reader.recipe import read_stages
 
 __all__ = ["KINDS", "RECIPE", "TASKS", "Recipe", "Stage", "load_recipe"]
 
@@ -175,26 +169,5 @@ def _shares(stage: str, name: str, values: object, allowed: tuple[str, ...]) -> 
 
 
 def load_recipe(path: Path = RECIPE) -> Recipe:
-    """Read a recipe.
-
-    Raises
-    ------
-    ConfigError
-        The file cannot be read, or holds unknown keys or wrong values.
-    """
-    try:
-        found: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"The recipe {path} cannot be read ({error}); name a TOML file of stages.") from error
-    stages = found.pop("stage", [])
-    if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
-        raise ConfigError(f"{path}: write each stage as a table [[stage]].")
-    for owner, kind, entries in (("recipe", Recipe, [found]), ("stage", Stage, stages)):
-        known = {each.name for each in fields(kind)} - {"stages"}
-        for entry in entries:
-            if unknown := sorted(set(entry) - known):
-                raise ConfigError(f"{path}: a {owner} has no {', '.join(unknown)}; it has {', '.join(sorted(known))}.")
-    try:
-        return Recipe(**found, stages=tuple(Stage(**stage) for stage in stages))
-    except TypeError as error:
-        raise ConfigError(f"{path}: {error}; see {RECIPE.name} for a whole recipe.") from error
+    """Read a recipe; see :func:`qvpic_rag.reader.recipe.read_stages` for errors."""
+    return read_stages(path, Recipe, Stage)

@@ -12,6 +12,7 @@ from PIL import ImageFont
 import qvpic_rag
 from qvpic_rag.config import RenderProfile
 from qvpic_rag.errors import ConfigError
+from qvpic_rag.reader import pictures
 from qvpic_rag.reader.smolglyph import pages
 from qvpic_rag.reader.smolglyph.requests import Prompts
 from qvpic_rag.reader.tokens import CHARACTERS
@@ -105,6 +106,6 @@ def test_looks_are_the_same_again_and_differ(own: pages.Look) -> None:
 
 
 def test_a_missing_font_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "system_font", lambda name: None)
+    monkeypatch.setattr(pictures, "system_font", lambda name: None)
     with pytest.raises(ConfigError, match="dejavu"):
         pages.looks(4, 0)
