@@ -22,7 +22,10 @@ __all__ = ["DPIS", "Drawn", "Prompts", "Shelf", "draw_world", "free_text", "ques
 
 DPIS = (72, 120)
 _PROMPT_WEIGHT = 0.1  # of each token of a bare question: only the end of a name can be known
+_ANSWER_WEIGHT = 6.0  # at least, of all tokens of an answer together: "yes" is worth a name
 _COPY_WEIGHT = 0.3  # of each token of a page that is written down: they outnumber the answers'
+# Harder kinds come more often than they are asked in measurements.
+_PRACTICE = {"fact": 34, "look_alike": 12, "owner": 12, "yes_no": 18, "two_hop": 14, "not_stated": 10}
 _FRAMED = tuple(style for style in STYLES if style != "bare")
 
 
@@ -134,7 +137,7 @@ class Prompts:
         """
         if rng.random() >= framed:
             prompt, answer = self.ids(conversation("bare", question.text), question.answer)
-            return Asked(prompt, answer, prompt_weight=_PROMPT_WEIGHT)
+            return Asked(prompt, answer, _answer_weight(answer), prompt_weight=_PROMPT_WEIGHT)
         style = rng.choice(_FRAMED) if rng.random() < 0.8 else "bare"
         earlier = [each for each in earlier if each.text != question.text]
         existing, answer_text = None, question.answer
@@ -146,7 +149,8 @@ class Prompts:
         history = [(each.text, each.answer) for each in rng.sample(earlier, min(2, len(earlier)))] if chat else []
         system = rng.choice(SYSTEM_PROMPTS) if rng.random() < 0.15 else None
         messages = conversation(style, question.text, existing=existing, history=history, system=system)
-        return Asked(*self.ids(messages, answer_text))
+        prompt, answer = self.ids(messages, answer_text)
+        return Asked(prompt, answer, _answer_weight(answer))
 
     def context(self, rng: random.Random) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
         """Prefix, open and close ids; now and then with a system prompt in the prefix."""
@@ -154,12 +158,16 @@ class Prompts:
         return template.prefix, template.open, template.close
 
 
+def _answer_weight(answer: Sequence[int]) -> float:
+    return max(1.0, _ANSWER_WEIGHT / len(answer))
+
+
 def questions(rng: random.Random, world: World, pages: Sequence[int], count: int) -> list[FactQuestion]:
     """``count`` questions about a selection of a world's pages, mostly different."""
     found: list[FactQuestion] = []
     known: set[str] = set()
     for attempt in range(40 * count):
-        question = world.ask(rng, pages)
+        question = world.ask(rng, pages, rng.choices(list(_PRACTICE), list(_PRACTICE.values()))[0])
         if question is not None and (question.text not in known or attempt > 20 * count):
             known.add(question.text)
             found.append(question)
