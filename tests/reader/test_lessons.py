@@ -40,7 +40,7 @@ def test_a_bare_question(prompts: Prompts, tokenizer: Any) -> None:
     assert asked.prompt == prompts.template.suffix([Message("user", STATED.text)])
     assert text_of(tokenizer, asked.prompt) == "What is the badge code of Omar?<|assistant|>\n"
     assert text_of(tokenizer, asked.answer) == f"KX-12{END}"
-    assert asked.weight == 1.0
+    assert asked.weight == max(1.0, 6 / len(asked.answer))
     assert 0 < asked.prompt_weight < 1
 
 
@@ -75,7 +75,7 @@ def test_framed_questions(question: FactQuestion, prompts: Prompts, tokenizer: A
         existings.add(existing)
         right = existing if style in REFINE_STYLES and question is UNSTATED else question.answer
         assert text_of(tokenizer, asked.answer) == f"{right}{END}"
-        assert (asked.weight, asked.prompt_weight) == (1.0, 0.0)
+        assert (asked.weight, asked.prompt_weight) == (max(1.0, 6 / len(asked.answer)), 0.0)
     assert set(seen) == set(STYLES)
     assert seen["bare"] > 2 * max(count for style, count in seen.items() if style != "bare")
     assert 20 < turns < 80
@@ -213,3 +213,9 @@ def test_the_one_page_of_a_context_can_be_chosen(drawn: list[Drawn], prompts: Pr
         assert context is not None
         assert context.pages == [shelf.places[at]]
         assert context.grids == [drawn[at[0]].grid(at[1])]
+
+
+def test_a_short_answer_weighs_as_much_as_a_name(prompts: Prompts) -> None:
+    short = FactQuestion("Is the badge code of Omar KX-12?", "yes", "yes_no", (0,))
+    asked = prompts.asked(random.Random(0), short, 0.0, [])
+    assert asked.weight * len(asked.answer) == 6
