@@ -75,9 +75,6 @@ class RenderProfile:
         Crop the page on the right and the last page at the bottom to what is drawn.
     pad_to : int
         Pad width and height with white to a multiple of this many pixels (1: no padding).
-    hinting : str
-        ``none`` draws glyph shapes as designed, at fractions of a pixel, as PDF renderers do. ``full`` draws them as
-        the font's own instructions fit them to whole pixels, for readers that were trained on such pictures.
     """
 
     name: str
@@ -94,7 +91,6 @@ class RenderProfile:
     newline: str = "break"
     crop: bool = True
     pad_to: int = 1
-    hinting: str = "none"
 
     def __post_init__(self) -> None:
         owner = "RenderProfile"
@@ -108,7 +104,6 @@ class RenderProfile:
             _number(owner, name, getattr(self, name), 1, 500)
         _number(owner, "pad_to", self.pad_to, 1, 512, whole=True)
         _choice(owner, "newline", self.newline, ("break", "literal"))
-        _choice(owner, "hinting", self.hinting, ("none", "full"))
         if not isinstance(self.crop, bool):
             raise ConfigError(f"{owner}.crop must be true or false, not {self.crop!r}.")
         if not isinstance(self.font, str) or not self.font:

@@ -217,7 +217,7 @@ def print_demo(report: IngestReport, results: list[Shown], bank: Path | None) ->
     say(
         "* read at high resolution. First token: median of 3, query embedding, search and routing included; full "
         "prefill is of the same pages at high resolution, already rendered.\n"
-        "The reader is a 5.1 M-parameter model that reads only this kind of page and question."
+        "The reader is a model of six million parameters that knows only this kind of page and question."
     )
     if bank is None:
         say("To ask more of these documents, keep them with --bank DIR.")

@@ -54,7 +54,6 @@ def test_wrong_values_name_the_field(kind: Any, values: dict[str, Any]) -> None:
         {"newline": "tab"},
         {"pad_to": 0},
         {"crop": "yes"},
-        {"hinting": "slight"},
         {"font": ""},
         {"name": ""},
         {"margin_left": 300, "margin_right": 300},
@@ -106,5 +105,5 @@ def test_broken_profiles(text: str, reason: str, tmp_path: Path) -> None:
 
 
 def test_a_profile_that_is_not_there() -> None:
-    with pytest.raises(ConfigError, match="use demo, glyph-literal, glyph, reader, smolglyph, or"):
+    with pytest.raises(ConfigError, match="use demo, glyph-literal, glyph, smolglyph, or"):
         RenderProfile.load("nope")

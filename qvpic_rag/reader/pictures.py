@@ -23,7 +23,7 @@ from qvpic_rag.render.fonts import system_font
 
 __all__ = ["CELL", "PROFILE", "SLOTS", "Look", "looks", "stack", "training_font"]
 
-PROFILE = "reader"
+PROFILE = "demo"
 """The render profile that a reader is trained for."""
 CELL = PATCH * MERGE  # pixels that one visual token is wide and high
 SLOTS = 7

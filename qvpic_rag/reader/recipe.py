@@ -62,7 +62,7 @@ class Stage:
     freeze_vision : bool
         The vision tower stays as it is; its embeddings are computed once per shelf.
     own_look : float
-        Share of worlds drawn in the look of the profile ``reader``.
+        Share of worlds drawn in the look of the profile ``demo``.
     worlds, shelf_steps : int
         Worlds on a shelf, and steps until it is replaced.
     """

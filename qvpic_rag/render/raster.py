@@ -1,8 +1,7 @@
 """From drawn lines to a picture, at any resolution.
 
-Unhinted glyphs are drawn by FreeType several times as large, shifted by quarters of a pixel, and averaged down: Pillow
-has no unhinted mode, and words of hinted glyphs run together at 72 DPI. Baselines stand on whole pixels. Hinted glyphs
-are drawn at their size, each at a whole pixel.
+Glyphs are drawn by FreeType several times as large, shifted by quarters of a pixel, and averaged down: Pillow has no
+unhinted mode, and words of hinted glyphs run together at 72 DPI. Baselines stand on whole pixels.
 """
 
 from __future__ import annotations
@@ -50,14 +49,12 @@ class Raster:
         self.profile = profile
         self.chain = chain
         self.metrics = metrics
-        self.hinted = profile.hinting == "full"
         self._glyph = lru_cache(maxsize=_CACHED_GLYPHS)(self._draw_glyph)
-        self._pixel_metrics = lru_cache(maxsize=8)(lambda size: Metrics(chain, size, hinted=True))
 
     def image(self, lines: Sequence[str], dpi: int) -> Image.Image:
         """The page as an RGB picture of black text on white, newline markers red."""
         profile, scale = self.profile, dpi / 72
-        placed = [self._place(line, scale) for line in lines]
+        placed = [self._pens(line, scale) for line in lines]
         width, height = self._size(len(lines), max((end for _, end in placed), default=0.0), scale)
         pixels = profile.font_size * scale
         # Ink may reach over the edge of the page; it is cut there.
@@ -65,7 +62,6 @@ class Raster:
         black = np.zeros((height + 2 * edge, width + 2 * edge), dtype=np.uint16)
         red = np.zeros_like(black) if any("\n" in line for line in lines) else None
         left = profile.margin_left * scale
-        left = round(left) if self.hinted else left
         for number, (line, _) in enumerate(placed):
             top = round((profile.margin_top + number * profile.line_height) * scale)
             baseline = edge + top + math.ceil(self.chain.ascent * pixels - _SLACK)
@@ -87,22 +83,9 @@ class Raster:
         step = profile.pad_to
         return _round_up(width, step), _round_up(height, step)
 
-    def _place(self, line: str, scale: float) -> tuple[list[_Placed], float]:
+    def _pens(self, line: str, scale: float) -> tuple[list[_Placed], float]:
         """Pieces with their pens in pixels from the left margin, and where the line ends."""
-        if not self.hinted:
-            return self._pens(line, self.metrics, scale)
-        metrics = self._pixel_metrics(self.profile.font_size * scale)
-        placed, end = self._pens(line, metrics, 1.0)
-        room = self.profile.text_width * scale
-        if end > room:
-            room = max(room, self._pens(line, self.metrics, scale)[1])
-        if end > room:
-            # Whole-pixel advances add up to more than the layout allows at this resolution: close the line up evenly.
-            placed = [each._replace(x=each.x * room / end) for each in placed]
-            end = room
-        return placed, end
-
-    def _pens(self, line: str, metrics: Metrics, scale: float) -> tuple[list[_Placed], float]:
+        metrics = self.metrics
         placed: list[_Placed] = []
         x = 0.0
         space = metrics.width(" ")
@@ -117,10 +100,7 @@ class Raster:
         return placed, x * scale
 
     def _stamp(self, page: npt.NDArray[np.uint16], piece: Piece, pixels: float, x: float, baseline: int) -> None:
-        if self.hinted:
-            column, phase = math.floor(x + 0.5), 0
-        else:
-            column, phase = divmod(math.floor(x * _PHASES + 0.5), _PHASES)
+        column, phase = divmod(math.floor(x * _PHASES + 0.5), _PHASES)
         ink = self._glyph(piece, pixels, phase)
         if ink is None:
             return
@@ -136,7 +116,7 @@ class Raster:
 
     def _draw_glyph(self, piece: Piece, pixels: float, phase: int) -> _Ink | None:
         """Coverage of a piece whose pen is ``phase / 4`` pixels right of a pixel's edge; None if it leaves no ink."""
-        over = 1 if self.hinted else max(1, min(_OVERSAMPLING, int(_LARGEST / pixels)))
+        over = max(1, min(_OVERSAMPLING, int(_LARGEST / pixels)))
         font = self.chain.sized(piece.face, pixels * over, bool(piece.direction))
         direction = piece.direction if piece.direction and self.chain.raqm else None
         x0, y0, x1, y1 = font.getbbox(piece.text, anchor="ls", direction=direction)

@@ -78,7 +78,7 @@ class Renderer:
         self.profile = profile
         self.strict = strict
         self._chain = FontChain(profile)
-        metrics = Metrics(self._chain, profile.font_size, hinted=profile.hinting == "full")
+        metrics = Metrics(self._chain, profile.font_size)
         self._replacements = _Replacements(self._chain)
         self._metrics = metrics
         self._layout = Layout(profile, metrics, self._drawable)

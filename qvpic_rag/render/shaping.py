@@ -23,6 +23,7 @@ from qvpic_rag.render.fonts import FontChain
 __all__ = ["NEWLINE", "Metrics", "Piece", "pieces", "visual_words"]
 
 NEWLINE = "\\n"  # what the red marker of a literal newline spells
+_FINE = 2048  # pixels per em at which shaped runs are measured: one per font unit leaves nothing to round
 _PARTS = re.compile(r" +|\n|[^ \n]+")
 # Punctuation, number, punctuation; signs and units of a number move with it.
 _NUMBER = re.compile(r"([^\w%$€£¥#°+-]*)((?:.*[\w%$€£¥#°+-])?)(.*)", re.DOTALL)
@@ -38,15 +39,11 @@ class Piece(NamedTuple):
 
 
 class Metrics:
-    """Advance widths at one font size, in the unit of ``size``.
+    """Advance widths at one font size, in the unit of ``size``."""
 
-    With ``hinted`` the advances are the font's own at ``size`` pixels per em (whole pixels), else exact.
-    """
-
-    def __init__(self, chain: FontChain, size: float, *, hinted: bool) -> None:
+    def __init__(self, chain: FontChain, size: float) -> None:
         self.chain = chain
         self.size = size
-        self.hinted = hinted
         self._plain: dict[str, float] = {}
         self.width = lru_cache(maxsize=1 << 16)(self._width)
         self.piece = lru_cache(maxsize=1 << 14)(self._piece)
@@ -64,15 +61,10 @@ class Metrics:
     def _piece(self, piece: Piece) -> float:
         text, face, direction = piece
         if direction:
-            # At one pixel per font unit there is nothing left to round.
-            pixels = self.size if self.hinted else 2048
-            font = self.chain.sized(face, pixels, True)
+            font = self.chain.sized(face, _FINE, True)
             width = font.getlength(text, direction=direction if self.chain.raqm else None)
-            return width * self.size / pixels
-        if self.hinted:
-            width = self.chain.sized(face, self.size, False).getlength(text)
-        else:
-            width = self.chain.faces[face].tables.advances[ord(text)] * self.size
+            return width * self.size / _FINE
+        width = self.chain.faces[face].tables.advances[ord(text)] * self.size
         self._plain[text] = width
         return width
 

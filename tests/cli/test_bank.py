@@ -10,12 +10,12 @@ from tests.cli.conftest import Run
 def test_stats(run: Run, demo_bank: Path) -> None:
     result = run("bank", "stats", "--bank", demo_bank)
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("7 documents, 9 pages in namespace 'default' of ")
-    assert " 72 DPI  9 blocks" in result.out
-    assert "120 DPI  9 blocks" in result.out
+    assert result.out.startswith("7 documents, 13 pages in namespace 'default' of ")
+    assert " 72 DPI  13 blocks" in result.out
+    assert "120 DPI  13 blocks" in result.out
     assert "model  demo" in result.out
     found = run("bank", "stats", "--bank", demo_bank, "--json").json
-    assert (found["documents"], found["pages"], found["blocks"]) == (7, 9, {"72": 9, "120": 9})
+    assert (found["documents"], found["pages"], found["blocks"]) == (7, 13, {"72": 13, "120": 13})
     assert set(found["block_bytes"]) == {"72", "120"}
     assert found["recipe"]["model"] == "demo"
     empty = run("bank", "stats", "--bank", demo_bank, "--namespace", "other", "--json").json
@@ -24,7 +24,7 @@ def test_stats(run: Run, demo_bank: Path) -> None:
 
 def test_verify(run: Run, demo_bank: Path) -> None:
     result = run("bank", "verify", "--bank", demo_bank)
-    assert (result.code, result.out, result.err) == (0, "27 blocks and pages checked, 0 problems found.\n", "")
+    assert (result.code, result.out, result.err) == (0, "39 blocks and pages checked, 0 problems found.\n", "")
     assert run("bank", "verify", "--bank", demo_bank, "--json").json == []
 
 
@@ -37,9 +37,9 @@ def test_remove_then_collect(run: Run, bank: Path) -> None:
     assert young.out.startswith("Removed 0 block(s)")
     assert "--grace 0" in young.err
     dry = run("bank", "gc", "--bank", bank, "--grace", 0, "--dry-run")
-    assert dry.out.startswith("Would remove 6 block(s)")
+    assert dry.out.startswith("Would remove 8 block(s)")
     found = run("bank", "gc", "--bank", bank, "--grace", 0, "--json").json
-    assert (found["blocks"], found["dry_run"]) == (6, False)
+    assert (found["blocks"], found["dry_run"]) == (8, False)
     assert found["bytes"] > 0
     assert run("bank", "gc", "--bank", bank, "--grace", 0).out.startswith("Removed 0 block(s)")
     assert run("bank", "verify", "--bank", bank).code == 0

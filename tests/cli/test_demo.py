@@ -20,7 +20,7 @@ def test_three_right_answers_and_what_to_do_next(run: Run) -> None:
     result = run("demo")
     assert (result.code, result.err) == (0, "")
     assert result.out.count("(right)") == 3
-    for answer in ("TB-209", "C17", "$48.20"):
+    for answer in ("TB-209", "Tove Brandt", "$48.20"):
         assert f"A  {answer} " in result.out
     assert "first token after" in result.out
     assert "full prefill" in result.out

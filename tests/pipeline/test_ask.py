@@ -67,10 +67,11 @@ def test_one_page_is_full_prefill_through_the_whole_pipeline(rag: QVPIC) -> None
 def test_system_and_history_follow_the_pages_and_recompile_nothing(rag: QVPIC) -> None:
     before = rag.bank.stats().to_dict()
     turns = [Message("user", "What is the library room of Ines Falk?"), Message("assistant", "C17")]
+    bare = rag.ask(BADGE, max_new_tokens=8).usage.query_tokens
     for options in ({"system": "Answer with the value only."}, {"history": turns}):
         answer = rag.ask(BADGE, max_new_tokens=8, **options)  # type: ignore[arg-type]
         assert answer.route.compiled == ()
-        assert answer.usage.query_tokens > len(BADGE)
+        assert answer.usage.query_tokens > bare + 8
     assert rag.bank.stats().to_dict() == before
 
 
@@ -90,7 +91,7 @@ def test_an_empty_question(rag: QVPIC, question: str) -> None:
         ({"stop": ("",)}, ConfigError),
         ({"history": [Message("system", "x")]}, InputError),
         ({"history": [Message("assistant", "x")]}, InputError),
-        ({"max_new_tokens": 5000}, ContextOverflowError),
+        ({"max_new_tokens": 1_000_000}, ContextOverflowError),
     ],
     ids=str,
 )
