@@ -77,7 +77,9 @@ def export(
 
 @reader_app.command("eval")
 def evaluate(
-    model: Annotated[str, typer.Argument(help="Folder of an exported reader.", metavar="MODEL")],
+    model: Annotated[
+        str, typer.Argument(help="Folder of an exported reader, or demo, the bundled one.", metavar="MODEL")
+    ] = "demo",
     questions: Annotated[int, typer.Option(help="Questions per cell of a table.", min=1)] = 500,
     pages: Annotated[str, typer.Option(help="Numbers of pages, of 1 to 16.")] = "1,2,4,8,16",
     tables: Annotated[str, typer.Option(help="Of letters, pages, kinds, prompts.")] = "letters,pages,kinds,prompts",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ __all__ = ["TABLES", "measure"]
 
 TABLES = ("letters", "pages", "kinds", "prompts")
 _PER_WORLD = 5  # questions about the pages of one world
+_SCARCEST = 20  # times as many worlds are looked at as would do if every page held something to ask
 _MIDDLE = 4  # pages in the tables by kind and by prompt
 _START = '{"model": '  # of a line that is ours
 _METHODS = ("full", *CONDITIONINGS)
@@ -42,22 +44,22 @@ def measure(
     pages : Sequence[int]
         Rows of the table by number of pages.
     questions : int
-        Per cell: asked of the pages of ``questions / 5`` worlds. Half as many pages are transcribed.
+        Per cell: five about the pages of each world, of as many worlds as it takes; a quarter as many per prompt. Half
+        as many pages are transcribed. A kind that hardly any pages hold may have fewer.
     results : Path or None
         JSON Lines file that cells are kept in; cells that it holds already are not measured again.
     progress : Callable[[str], Any]
         Told what is being measured.
     """
     cells = _Cells(results, examiner.model.checkpoint.fingerprint, progress)
-    worlds = range(-(-questions // _PER_WORLD))
     if "letters" in tables:
         yield _letters(cells, examiner, range(-(-questions // 4)))
     if "pages" in tables:
-        yield _pages(cells, examiner, pages, worlds)
+        yield _pages(cells, examiner, pages, questions)
     if "kinds" in tables:
-        yield _kinds(cells, examiner, worlds)
+        yield _kinds(cells, examiner, questions)
     if "prompts" in tables:
-        yield _prompts(cells, examiner, worlds)
+        yield _prompts(cells, examiner, -(-questions // 4))
 
 
 class _Cells:
@@ -131,13 +133,22 @@ def _letters(cells: _Cells, examiner: Examiner, worlds: range) -> str:
     return _table(["resolution", "character error, page written down", "pages"], rows)
 
 
-def _pages(cells: _Cells, examiner: Examiner, pages: Sequence[int], worlds: range) -> str:
+def _answers(
+    examiner: Examiner, questions: int, pages: int, *, methods: Sequence[str], modes: Sequence[str], **options: Any
+) -> Iterator[Outcome]:
+    """The answers to ``questions`` questions; worlds whose pages hold none are passed over."""
+    worlds = range(-(-questions // _PER_WORLD) * _SCARCEST)
+    found = examiner.exact_match(pages, worlds, _PER_WORLD, methods=methods, modes=modes, **options)
+    return islice(found, questions * len(methods) * len(modes))
+
+
+def _pages(cells: _Cells, examiner: Examiner, pages: Sequence[int], questions: int) -> str:
     rows = []
     for count in pages:
         modes = MODES[:2] if count == 1 else MODES
         found = cells.outcomes(
-            f"pages {count} {len(worlds)}",
-            partial(examiner.exact_match, count, worlds, _PER_WORLD, methods=_METHODS, modes=modes),
+            f"pages {count} {questions}",
+            partial(_answers, examiner, questions, count, methods=_METHODS, modes=modes),
         )
         for mode in modes:
             chosen = [each for each in found if each.mode == mode]
@@ -148,26 +159,24 @@ def _pages(cells: _Cells, examiner: Examiner, pages: Sequence[int], worlds: rang
     return _table(["pages", "resolution", *(_NAMES[method] for method in _METHODS)], rows)
 
 
-def _kinds(cells: _Cells, examiner: Examiner, worlds: range) -> str:
+def _kinds(cells: _Cells, examiner: Examiner, questions: int) -> str:
     methods, rows = ("full", "native"), []
     for kind in QUESTION_KINDS:
         found = cells.outcomes(
-            f"kind {kind} {len(worlds)}",
-            partial(examiner.exact_match, _MIDDLE, worlds, _PER_WORLD, methods=methods, modes=("high",), kind=kind),
+            f"kind {kind} {questions}",
+            partial(_answers, examiner, questions, _MIDDLE, methods=methods, modes=("high",), kind=kind),
         )
         by_method = [[each for each in found if each.method == method] for method in methods]
         rows.append([kind.replace("_", " "), *map(_cell, by_method), str(len(by_method[0]))])
     return _table([f"kind, {_MIDDLE} pages at 120 DPI", *(_NAMES[method] for method in methods), "questions"], rows)
 
 
-def _prompts(cells: _Cells, examiner: Examiner, worlds: range) -> str:
-    rows, fewer = [], worlds[: -(-len(worlds) // 4)]
+def _prompts(cells: _Cells, examiner: Examiner, questions: int) -> str:
+    rows = []
     for style in STYLES:
         found = cells.outcomes(
-            f"prompt {style} {len(worlds)}",
-            partial(
-                examiner.exact_match, _MIDDLE, fewer, _PER_WORLD, methods=("native",), modes=("high",), styles=(style,)
-            ),
+            f"prompt {style} {questions}",
+            partial(_answers, examiner, questions, _MIDDLE, methods=("native",), modes=("high",), styles=(style,)),
         )
         rows.append([f"`{style}`", _cell(found), str(len(found))])
     return _table([f"prompt, {_MIDDLE} pages at 120 DPI", _NAMES["native"], "questions"], rows)

@@ -97,7 +97,6 @@ def test_train_export_and_eval(run: Run, recipe: Path, tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("eval",), "Missing argument 'MODEL'"),
         (("train",), "Missing argument 'RUN'"),
         (("train", "run", "--recipe", "none.toml"), "The recipe none.toml cannot be read"),
         (("train", "run", "--start", "none"), "none holds no reader to start from"),

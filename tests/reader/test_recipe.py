@@ -28,7 +28,8 @@ def test_the_recipe_of_the_package() -> None:
     recipe = load_recipe(DEMO_RECIPE)
     assert len(recipe.stages) >= 2
     assert recipe.stages[0].see == 1
-    assert recipe.stages[-1].freeze_vision
+    assert "16" in recipe.stages[-1].pages
+    assert not recipe.stages[-1].freeze_vision
     assert json.loads(json.dumps(recipe.to_dict()))["stages"][0]["name"] == recipe.stages[0].name
 
 

@@ -93,8 +93,8 @@ def test_pages() -> None:
         f"| 2 | evidence page 120, others 72 | {line}",
     ]
     assert examiner.asked == [
-        (1, 4, ("low", "high"), ("bare",), None),
-        (2, 4, ("low", "high", "evidence"), ("bare",), None),
+        (1, 80, ("low", "high"), ("bare",), None),
+        (2, 80, ("low", "high", "evidence"), ("bare",), None),
     ]
 
 
