@@ -30,7 +30,7 @@ def cells(look: Look, text: str, dpi: int) -> list[str]:
 
 
 def expected(text: str, dpi: int) -> list[str]:
-    """The same from the advances that Pillow measures, with the numbers of the ``reader`` profile written out."""
+    """The same from the advances that Pillow measures, with the numbers of the ``demo`` profile written out."""
     page = LOOK.page(text)
     assert page is not None
     font = ImageFont.truetype(str(BUNDLED_FONT), EM, layout_engine=ImageFont.Layout.BASIC)

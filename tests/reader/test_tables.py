@@ -109,6 +109,15 @@ def test_kinds() -> None:
     assert {kind for *_, kind in examiner.asked} == set(QUESTION_KINDS)
 
 
+def test_a_scarce_kind_is_looked_for_in_more_worlds() -> None:
+    class Scarce(Fake):
+        def exact_match(self, pages: int, worlds: Sequence[int], *rest: Any, **options: Any) -> Iterator[Outcome]:
+            yield from super().exact_match(pages, worlds[::10], *rest, **options)
+
+    [table] = tables(Scarce(), ["kinds"], questions=10)
+    assert table.splitlines()[3].endswith("| 10 |")
+
+
 def test_prompts() -> None:
     examiner = Fake()
     [table] = tables(examiner, ["prompts"], questions=40)
