@@ -27,12 +27,14 @@ from qvpic_rag.models.glm4v import Glm4vModel
 from qvpic_rag.models.llava_onevision import LlavaOnevisionModel
 from qvpic_rag.models.llava_onevision2 import LlavaOnevision2Model
 from qvpic_rag.models.qwen_vl import QwenVLModel
+from qvpic_rag.models.smolglyph import ADAPTER
 from qvpic_rag.records import stable_digest
 
-__all__ = ["DEMO_MODEL", "VisionInputs", "VisionLanguageModel", "families", "load_model"]
+__all__ = ["BUNDLED", "VisionInputs", "VisionLanguageModel", "families", "load_model"]
 
-DEMO_MODEL = Path(__file__).parent.parent / "assets" / "reader"
-"""Folder of the bundled reader, which the name ``demo`` stands for."""
+_ASSETS = Path(__file__).parent.parent / "assets"
+BUNDLED = {"demo": _ASSETS / "reader"}
+"""Name -> folder of the readers that come with the package."""
 
 _FAMILIES: tuple[type[VisionLanguageModel], ...] = (Glm4vModel, QwenVLModel, LlavaOnevisionModel, LlavaOnevision2Model)
 _REMOTE_CODE = LlavaOnevision2Model.model_types
@@ -57,7 +59,8 @@ def load_model(
     Parameters
     ----------
     name : str
-        ``demo``, a local folder, or a hub id.
+        ``demo``, a local folder (a Hugging Face one, or an adapter that ``qvpic reader smolglyph
+        export`` wrote), or a hub id.
     device : str, optional
         Such as ``cpu`` or ``cuda:0``; by default the first CUDA device, else the CPU.
     dtype : str, optional
@@ -73,12 +76,12 @@ def load_model(
         The architecture has no adapter, or its layers do not keep every token's keys.
     ModelNotFoundError
         Nothing loadable under this name.
+    MissingDependencyError
+        The folder is an adapter's, and its language model is not installed.
     ConfigError
         Unknown dtype or device.
     """
-    where = str(DEMO_MODEL) if name == "demo" else str(name)
-    if name != "demo" and where.startswith((".", "/", "~")) and not Path(where).is_dir():
-        raise ModelNotFoundError(f"There is no folder {name!r} to load a model from; check the path.")
+    where = _place(name)
     target = resolve_device(device)
     kind = _dtype(dtype, target)
     source: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -98,7 +101,7 @@ def load_model(
             f"Model {name!r} has {', '.join(kinds)} layers, which do not keep every token's keys, so its page caches "
             f"cannot be linked; use a checkpoint with full attention in all layers of {', '.join(families())}."
         )
-    with _loading(name), _bar(shown=name != "demo"):
+    with _loading(name), _bar(shown=name not in BUNDLED):
         auto = AutoModelForCausalLM if _only_causal(config) else AutoModelForImageTextToText
         model, report = auto.from_pretrained(
             where, dtype=kind, output_loading_info=True, use_safetensors=True, **source
@@ -113,11 +116,23 @@ def load_model(
         image_processor=image_processor,
         template=_chat_template(where, revision, tokenizer),
         # A bank remembers the name and may be asked from another folder.
-        name=str(Path(name).resolve()) if name != "demo" and Path(name).is_dir() else name,
+        name=str(Path(name).resolve()) if name not in BUNDLED and Path(name).is_dir() else name,
         revision=getattr(config, "_commit_hash", None) or "",
         fingerprint=_fingerprint(where, config),
     )
     return family(checkpoint)
+
+
+def _place(name: str) -> str:
+    """Folder or hub id of a model; an adapter's folder becomes that of the assembled model."""
+    folder = BUNDLED.get(name) or Path(name)
+    if name not in BUNDLED and str(name).startswith((".", "/", "~")) and not folder.is_dir():
+        raise ModelNotFoundError(f"There is no folder {name!r} to load a model from; check the path.")
+    if (folder / ADAPTER).is_file():
+        from qvpic_rag.models.smolglyph.adapter import smolglyph_folder  # a language model's whole machinery
+
+        return str(smolglyph_folder(folder))
+    return str(folder) if name in BUNDLED else str(name)
 
 
 def _dtype(dtype: str | None, device: torch.device) -> torch.dtype:

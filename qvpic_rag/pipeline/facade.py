@@ -15,7 +15,7 @@ from qvpic_rag.config import GenerateConfig, RenderProfile, RequestConfig, Route
 from qvpic_rag.documents import Failure, read_documents
 from qvpic_rag.embed import load_embedder
 from qvpic_rag.errors import ConfigError, InputError
-from qvpic_rag.models import load_model
+from qvpic_rag.models import BUNDLED, load_model
 from qvpic_rag.pipeline.engine import Engine, make_recipe
 from qvpic_rag.pipeline.ingest import IngestReport, ingest
 from qvpic_rag.pipeline.request import Question, answer
@@ -79,10 +79,11 @@ class QVPIC:
         bank : path
             Folder of the bank.
         embedder : str, optional
-            ``BAAI/bge-m3`` by default (``demo`` for the model ``demo``: all-MiniLM-L6-v2), or any folder or hub id of
+            ``BAAI/bge-m3`` by default (``demo`` for a bundled reader: all-MiniLM-L6-v2), or any folder or hub id of
             a sentence-embedding model.
         profile : str or RenderProfile, optional
-            How text is rendered: ``glyph`` by default (``demo`` for the model ``demo``), or a TOML file's path.
+            How text is rendered: ``glyph`` by default (a bundled reader's own is called as it is), or a TOML file's
+            path.
         dpis : tuple[int, int], optional
             Low and high resolution, dots per inch; the paper's 72 and 120 by default.
         system_prompt : str, optional
@@ -123,7 +124,7 @@ class QVPIC:
         prompt = system_prompt if system_prompt is not None or known is None else known.system_prompt
         template = ChatTemplate(loaded, system_prompt=prompt)
         vectors = load_embedder(
-            embedder or (known.embedder if known else ("demo" if model == "demo" else "BAAI/bge-m3")),
+            embedder or (known.embedder if known else ("demo" if model in BUNDLED else "BAAI/bge-m3")),
             device=str(loaded.device),
         )
         recipe = make_recipe(loaded, template, renderer, vectors, resolutions)
@@ -333,7 +334,7 @@ def _profile(profile: str | RenderProfile | None, known: Recipe | None, model: s
         return RenderProfile.load(profile)
     if known is not None:
         return RenderProfile.from_dict(known.profile)
-    return RenderProfile.load("demo" if model == "demo" else "glyph")
+    return RenderProfile.load(model if model in BUNDLED else "glyph")  # a bundled reader has one of its own
 
 
 def _documents(

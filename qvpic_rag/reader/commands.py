@@ -12,6 +12,7 @@ import typer
 from qvpic_rag.config import RenderProfile
 from qvpic_rag.console import err, reported, say
 from qvpic_rag.errors import ConfigError
+from qvpic_rag.reader.smolglyph.commands import smolglyph_app
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["reader_app"]
 
 reader_app = typer.Typer(help="Make a small reader.", no_args_is_help=True, rich_markup_mode=None)
+reader_app.add_typer(smolglyph_app)
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 

@@ -12,9 +12,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from qvpic_rag.errors import ConfigError
+from qvpic_rag.models.reader_images import image_processor
 from qvpic_rag.reader.lessons import Prompts
 from qvpic_rag.reader.loop import CHECKPOINT, read_checkpoint
-from qvpic_rag.reader.network import Dimensions, build_model, image_processor
+from qvpic_rag.reader.network import Dimensions, build_model
 from qvpic_rag.reader.prompts import SYSTEM_PROMPTS
 from qvpic_rag.reader.tokens import SPECIAL_TOKENS, build_tokenizer
 from qvpic_rag.records import stable_digest

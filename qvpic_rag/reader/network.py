@@ -16,23 +16,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from transformers import Glm4vConfig, Glm4vForConditionalGeneration
 
+from qvpic_rag.models.reader_images import MERGE, PATCH, WHITE
 from qvpic_rag.reader import kernels, operations
 from qvpic_rag.reader.tokens import END, SPECIAL_TOKENS
 
-__all__ = [
-    "MERGE",
-    "PATCH",
-    "WHITE",
-    "Dimensions",
-    "TrainingForward",
-    "VisionWeights",
-    "build_model",
-    "image_processor",
-]
-
-PATCH, MERGE = 8, 2
-# Pixel p becomes (p / 255 - mean) / std: paper 0, ink 2.
-WHITE: dict[str, float] = {"mean": 1.0, "std": -0.5}
+__all__ = ["Dimensions", "TrainingForward", "VisionWeights", "build_model"]
 
 
 @dataclass(frozen=True)
@@ -131,24 +119,6 @@ def build_model(dimensions: Dimensions, vocabulary: int, *, seed: int) -> Any:
     model.generation_config.eos_token_id = special[END]
     model.generation_config.pad_token_id = special[END]
     return model
-
-
-def image_processor(kind: str) -> dict[str, Any]:
-    """Content of ``preprocessor_config.json`` for a class of transformers: pictures as they are, paper 0 and ink 2."""
-    return {
-        "image_processor_type": kind,
-        "do_resize": False,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": [WHITE["mean"]] * 3,
-        "image_std": [WHITE["std"]] * 3,
-        "patch_size": PATCH,
-        "temporal_patch_size": 2,
-        "merge_size": MERGE,
-        "do_convert_rgb": True,
-        "size": {"shortest_edge": (PATCH * MERGE) ** 2, "longest_edge": 1 << 24},
-    }
 
 
 class VisionWeights(NamedTuple):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from qvpic_rag.config import RenderProfile
 from qvpic_rag.errors import ConfigError
-from qvpic_rag.reader.network import MERGE, PATCH
+from qvpic_rag.models.reader_images import MERGE, PATCH
 from qvpic_rag.reader.tokens import CHARACTERS
 from qvpic_rag.records import Page
 from qvpic_rag.render import Renderer

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoConfig, AutoTokenizer
 
 from qvpic_rag.config import RenderProfile
-from qvpic_rag.models import DEMO_MODEL, load_model
+from qvpic_rag.models import BUNDLED, load_model
 from qvpic_rag.reader.evaluate import Examiner, Outcome, character_errors
 from qvpic_rag.reader.export import new_reader
 from qvpic_rag.reader.network import Dimensions, build_model, image_processor
@@ -22,25 +22,25 @@ def examiner() -> Examiner:
 
 
 def test_training_can_go_on_from_it() -> None:
-    model, _ = new_reader(seed=0, start=DEMO_MODEL)
+    model, _ = new_reader(seed=0, start=BUNDLED["demo"])
     assert 5e6 < sum(parameter.numel() for parameter in model.parameters()) < 8e6
 
 
 def test_its_files_are_what_export_writes() -> None:
     tokenizer = build_tokenizer()
     model = build_model(Dimensions(), len(tokenizer), seed=0)
-    written = AutoConfig.from_pretrained(DEMO_MODEL).to_dict()
+    written = AutoConfig.from_pretrained(BUNDLED["demo"]).to_dict()
     for part in ("text_config", "vision_config"):
         wanted = model.config.to_dict()[part]
         assert {name: written[part].get(name) for name in wanted if name != "dtype"} == {
             name: value for name, value in wanted.items() if name != "dtype"
         }
-    bundled = AutoTokenizer.from_pretrained(DEMO_MODEL)
+    bundled = AutoTokenizer.from_pretrained(BUNDLED["demo"])
     assert bundled.get_vocab() == tokenizer.get_vocab()
     assert bundled.chat_template == tokenizer.chat_template
-    settings = json.loads((DEMO_MODEL / "preprocessor_config.json").read_text(encoding="utf-8"))
+    settings = json.loads((BUNDLED["demo"] / "preprocessor_config.json").read_text(encoding="utf-8"))
     assert settings == json.loads(json.dumps(image_processor("Glm4vImageProcessor")))
-    assert sum(path.stat().st_size for path in DEMO_MODEL.iterdir()) < 16e6
+    assert sum(path.stat().st_size for path in BUNDLED["demo"].iterdir()) < 16e6
 
 
 def _share(outcomes: list[Outcome], method: str, mode: str) -> float:

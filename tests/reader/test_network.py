@@ -14,9 +14,10 @@ from PIL import Image
 from torch import Tensor
 from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
 
+from qvpic_rag.models.reader_images import MERGE, PATCH, WHITE
 from qvpic_rag.reader import kernels, operations
 from qvpic_rag.reader.facts import make_world
-from qvpic_rag.reader.network import MERGE, PATCH, WHITE, Dimensions, TrainingForward, build_model
+from qvpic_rag.reader.network import Dimensions, TrainingForward, build_model
 from qvpic_rag.reader.operations import PREFIX
 from qvpic_rag.reader.pictures import CELL, Look
 from qvpic_rag.reader.samples import Asked, Batch, Context, pack

@@ -33,7 +33,7 @@ def load_answers(
     Parameters
     ----------
     model : Any
-        SmolLM2 in the model of :func:`qvpic_rag.reader.smolglyph.model.build_model`, without updates.
+        SmolLM2 in the model of :func:`qvpic_rag.models.smolglyph.model.build_model`, without updates.
 
     Raises
     ------

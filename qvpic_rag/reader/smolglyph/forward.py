@@ -14,52 +14,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from qvpic_rag.models.reader_images import MERGE, PATCH, WHITE
+from qvpic_rag.models.smolglyph.lora import Lora
 from qvpic_rag.reader import kernels, operations
-from qvpic_rag.reader.network import MERGE, PATCH, WHITE
 
-__all__ = ["Lora", "TrainingForward"]
+__all__ = ["TrainingForward"]
 
 _VISION_EPS = 1e-6  # transformers has it fixed in the code
-
-
-class Lora(torch.nn.Module):
-    """Low-rank updates ``up @ down`` of the fused query-key-value and the output projections of all layers.
-
-    Attributes
-    ----------
-    qkv_down, o_down : Parameter
-        float32 ``(layers, rank, inputs)``.
-    qkv_up, o_up : Parameter
-        float32 ``(layers, outputs, rank)``; zero at first, so that the model starts as it was.
-    """
-
-    def __init__(self, config: Any, rank: int, *, seed: int) -> None:
-        super().__init__()
-        hidden, head = config.hidden_size, config.hidden_size // config.num_attention_heads
-        layers = config.num_hidden_layers
-        outputs = (config.num_attention_heads + 2 * config.num_key_value_heads) * head
-        self.rank = rank
-        noise = torch.Generator().manual_seed(seed)
-        self.qkv_down, self.o_down = (
-            torch.nn.Parameter(torch.randn(layers, rank, hidden, generator=noise) * hidden**-0.5) for _ in range(2)
-        )
-        self.qkv_up = torch.nn.Parameter(torch.zeros(layers, outputs, rank))
-        self.o_up = torch.nn.Parameter(torch.zeros(layers, hidden, rank))
-
-    def cast(self, dtype: torch.dtype) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Per layer ``(qkv_down, qkv_up, o_down, o_up)`` in a dtype."""
-        parts = (self.qkv_down, self.qkv_up, self.o_down, self.o_up)
-        return list(zip(*(part.to(dtype).unbind(0) for part in parts), strict=True))
-
-    def updates(self, config: Any) -> list[dict[str, Tensor]]:
-        """Per layer what is added to the weights ``q_proj``, ``k_proj``, ``v_proj`` and ``o_proj``, float32."""
-        head = config.hidden_size // config.num_attention_heads
-        sizes = [config.num_attention_heads * head, *[config.num_key_value_heads * head] * 2]
-        found = []
-        for qkv_down, qkv_up, o_down, o_up in self.cast(torch.float32):
-            q, k, v = torch.split(qkv_up @ qkv_down, sizes)
-            found.append({"q_proj": q, "k_proj": k, "v_proj": v, "o_proj": o_up @ o_down})
-        return found
 
 
 class _Layer(NamedTuple):

@@ -124,7 +124,7 @@ class Recipe:
     profile : str
         Name or TOML file of the render profile.
     sections : tuple[int, ...]
-        See :class:`~qvpic_rag.reader.smolglyph.model.Tower`.
+        See :class:`~qvpic_rag.models.smolglyph.model.Tower`.
     """
 
     seed: int

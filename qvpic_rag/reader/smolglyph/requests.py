@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from qvpic_rag.models.smolglyph.model import PICTURE_TOKENS
 from qvpic_rag.reader.samples import Asked, Context
-from qvpic_rag.reader.smolglyph.model import PICTURE_TOKENS
 from qvpic_rag.records import Message
 from qvpic_rag.template import ChatTemplate
 
@@ -37,7 +37,7 @@ class Prompts:
     Parameters
     ----------
     tokenizer : Any
-        From :func:`qvpic_rag.reader.smolglyph.model.build_tokenizer`.
+        From :func:`qvpic_rag.models.smolglyph.model.build_tokenizer`.
 
     Attributes
     ----------

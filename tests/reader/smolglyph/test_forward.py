@@ -15,11 +15,12 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoImageProcessor
 
+from qvpic_rag.models.smolglyph.base import Base
+from qvpic_rag.models.smolglyph.lora import Lora
+from qvpic_rag.models.smolglyph.model import PICTURE_TOKENS, build_model, processor
 from qvpic_rag.reader import kernels
 from qvpic_rag.reader.samples import Asked, Batch, pack
-from qvpic_rag.reader.smolglyph.base import Base
-from qvpic_rag.reader.smolglyph.forward import Lora, TrainingForward
-from qvpic_rag.reader.smolglyph.model import PICTURE_TOKENS, build_model, processor
+from qvpic_rag.reader.smolglyph.forward import TrainingForward
 from qvpic_rag.reader.smolglyph.requests import Prompts
 from tests.reader.smolglyph.conftest import TOWER
 

@@ -10,8 +10,8 @@ import torch
 from transformers import LlamaForCausalLM
 
 from qvpic_rag.errors import InputError
-from qvpic_rag.reader.smolglyph.base import Base
-from qvpic_rag.reader.smolglyph.model import CHAT_TEMPLATE, PICTURE_TOKENS, Tower, build_model, build_tokenizer
+from qvpic_rag.models.smolglyph.base import Base
+from qvpic_rag.models.smolglyph.model import CHAT_TEMPLATE, PICTURE_TOKENS, Tower, build_model, build_tokenizer
 from qvpic_rag.reader.smolglyph.requests import Prompts
 from qvpic_rag.records import Message
 from qvpic_rag.template import ChatTemplate

@@ -14,10 +14,11 @@ import torch
 from qvpic_rag.config import RenderProfile
 from qvpic_rag.errors import ConfigError
 from qvpic_rag.models import load_model
+from qvpic_rag.models.smolglyph import adapter
+from qvpic_rag.models.smolglyph.base import Base
 from qvpic_rag.reader import loop
 from qvpic_rag.reader.loop import read_checkpoint
-from qvpic_rag.reader.smolglyph import adapter, train
-from qvpic_rag.reader.smolglyph.base import Base
+from qvpic_rag.reader.smolglyph import train
 from qvpic_rag.reader.smolglyph.corpus import Corpus
 from qvpic_rag.reader.smolglyph.recipe import Recipe, Stage
 from tests.reader.smolglyph.conftest import TOWER

@@ -21,18 +21,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from qvpic_rag.errors import ConfigError, ModelNotFoundError
-from qvpic_rag.reader.smolglyph.base import SHA256, Base, load_base, silent
-from qvpic_rag.reader.smolglyph.forward import Lora
-from qvpic_rag.reader.smolglyph.model import Tower, build_model, build_tokenizer, processor
+from qvpic_rag.models.smolglyph import ADAPTER
+from qvpic_rag.models.smolglyph.base import SHA256, Base, load_base, silent
+from qvpic_rag.models.smolglyph.lora import Lora
+from qvpic_rag.models.smolglyph.model import Tower, build_model, build_tokenizer, processor
 
-__all__ = ["ADAPTER", "LIMIT", "assemble", "save_adapter", "smolglyph_folder"]
+__all__ = ["LIMIT", "assemble", "save_adapter", "smolglyph_folder"]
 
-ADAPTER = Path(__file__).parents[2] / "assets" / "smolglyph"
-"""Folder of the bundled adapter."""
 LIMIT = 24_000_000
 """Bytes that an adapter may have."""
 
-_FILE = "adapter.safetensors"
 _FORMAT = 1
 _VISUAL, _LORA = "visual.", "lora."
 
@@ -45,7 +43,7 @@ def save_adapter(
     Parameters
     ----------
     visual, lora : Mapping[str, Tensor]
-        State of the vision tower and of :class:`~qvpic_rag.reader.smolglyph.forward.Lora`.
+        State of the vision tower and of :class:`~qvpic_rag.models.smolglyph.lora.Lora`.
     about : Mapping[str, Any]
         JSON-able: ``tower`` (:meth:`Tower.to_dict`), ``rank`` and ``base``, the digest of the language model.
 
@@ -61,14 +59,14 @@ def save_adapter(
     if size > LIMIT:
         raise ConfigError(f"The adapter would have {size} bytes, more than {LIMIT}; train it with a smaller rank.")
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f"{_FILE}.part"
+    part = folder / f"{ADAPTER}.part"
     save_file(tensors, part, {"smolglyph": json.dumps({**about, "format": _FORMAT})})
-    part.replace(folder / _FILE)
+    part.replace(folder / ADAPTER)
 
 
 def _read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
-        with safe_open(folder / _FILE, framework="pt") as file:
+        with safe_open(folder / ADAPTER, framework="pt") as file:
             about = json.loads((file.metadata() or {})["smolglyph"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     except (OSError, SafetensorError, KeyError, ValueError) as error:
@@ -146,8 +144,8 @@ def _joined(base: Base, tensors: Mapping[str, Tensor], about: Mapping[str, Any])
     return model
 
 
-def smolglyph_folder(adapter: Path = ADAPTER) -> Path:
-    """The assembled model in the user's cache; made on first use, which takes some seconds and 0.3 GB.
+def smolglyph_folder(adapter: Path) -> Path:
+    """The model of an adapter, assembled in the user's cache; made on first use, which takes some seconds and 0.3 GB.
 
     Its name is the SHA-256 of the adapter and of SmolLM2, so a new adapter never meets an old folder.
 
@@ -157,7 +155,7 @@ def smolglyph_folder(adapter: Path = ADAPTER) -> Path:
         See :func:`assemble`.
     """
     try:
-        content = (adapter / _FILE).read_bytes()
+        content = (adapter / ADAPTER).read_bytes()
     except OSError as error:
         raise ModelNotFoundError(f"{adapter} holds no smolglyph adapter ({error.strerror}).") from error
     key = hashlib.sha256(hashlib.sha256(content).digest() + bytes.fromhex(SHA256)).hexdigest()

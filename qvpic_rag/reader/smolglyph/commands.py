@@ -1,0 +1,104 @@
+"""``qvpic reader smolglyph``: train, evaluate and export the reader with SmolLM2 inside."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qvpic_rag.config import RenderProfile
+from qvpic_rag.console import err, reported, say
+
+__all__ = ["smolglyph_app"]
+
+smolglyph_app = typer.Typer(
+    help="Make the reader with SmolLM2 inside.", no_args_is_help=True, rich_markup_mode=None, name="smolglyph"
+)
+Run = Annotated[Path, typer.Argument(help="Folder of the run; a checkpoint in it is continued.", metavar="RUN")]
+Corpus = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Folder of English text, may be given again; by default this machine's documentation.", show_default=False
+    ),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+@smolglyph_app.command()
+def train(
+    run: Run,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(help="TOML file of stages; by default the one that comes with the package.", show_default=False),
+    ] = None,
+    corpus: Corpus = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Stop, with a checkpoint, after this long.", min=0, show_default=False)
+    ] = None,
+    device: Annotated[str, typer.Option(help="Such as cpu or cuda:0.")] = "cpu",
+    debug: Debug = False,
+) -> None:
+    """Train smolglyph, or go on training it.
+
+    Stop it with Ctrl-C at any time; the same command continues from the last checkpoint. Another machine needs no more
+    than the run's folder.
+    """
+    with reported(debug):
+        from qvpic_rag.reader.smolglyph.recipe import RECIPE, load_recipe
+        from qvpic_rag.reader.smolglyph.train import open_run
+
+        stages = load_recipe(recipe or RECIPE)
+        trainer = open_run(run, stages, corpus=corpus or (), device=device, log=lambda line: say(json.dumps(line)))
+        end = None if minutes is None else time.monotonic() + 60 * minutes
+        trainer.run(lambda: end is not None and time.monotonic() > end)
+
+
+@smolglyph_app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="Folder of the run.", metavar="RUN")],
+    folder: Annotated[Path, typer.Argument(help="Where to write the adapter.", metavar="FOLDER")],
+    debug: Debug = False,
+) -> None:
+    """Write a run's newest vision tower and low-rank updates: a folder to name as a model."""
+    with reported(debug):
+        from qvpic_rag.reader.smolglyph.train import export_run
+
+        export_run(run, folder)
+        say(f"The adapter is in {folder}; measure it with: qvpic reader smolglyph eval {folder}")
+
+
+@smolglyph_app.command("eval")
+def evaluate(
+    model: Annotated[str, typer.Argument(help="Folder of an exported adapter.", metavar="MODEL")],
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of its run, for the text that was set aside; by default this machine's documentation.",
+            show_default=False,
+        ),
+    ] = None,
+    questions: Annotated[int, typer.Option(help="Questions per cell of a table.", min=1)] = 500,
+    pages: Annotated[int, typer.Option(help="Pages of each kind to write down.", min=1)] = 60,
+    debug: Debug = False,
+) -> None:
+    """Measure smolglyph on text that it never saw.
+
+    Prints the tables of its card and whether it is good enough to be offered.
+    """
+    with reported(debug):
+        from qvpic_rag.models import load_model
+        from qvpic_rag.reader.smolglyph.corpus import load_corpus
+        from qvpic_rag.reader.smolglyph.evaluate import GlyphExaminer, measure
+
+        with err.status("Loading the model ..."):
+            loaded = load_model(model)
+        # Splits follow from each paragraph's hash, so text collected anew was not trained on either.
+        with tempfile.TemporaryDirectory(prefix="qvpic-corpus-") as folder:
+            corpus = load_corpus((run or Path(folder)) / "corpus.txt", progress=err.print)
+        examiner = GlyphExaminer(loaded, corpus, RenderProfile.load("smolglyph"))
+        for table in measure(examiner, pages=pages, asked=questions, progress=err.print):
+            say(table)
