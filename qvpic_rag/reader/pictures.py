@@ -21,13 +21,14 @@ from qvpic_rag.records import Page
 from qvpic_rag.render import Renderer
 from qvpic_rag.render.fonts import system_font
 
-__all__ = ["CELL", "PROFILE", "SLOTS", "Look", "looks", "stack", "training_font"]
+__all__ = ["CELL", "PROFILE", "SLOTS", "UNSURE", "Look", "looks", "stack", "training_font"]
 
 PROFILE = "demo"
 """The render profile that a reader is trained for."""
 CELL = PATCH * MERGE  # pixels that one visual token is wide and high
 SLOTS = 7
 """Characters that one visual token can hold; of a denser cell the rest is not asked for."""
+UNSURE = -1
 _CLASSES = {character: index for index, character in enumerate(CHARACTERS)}  # 0, a newline, stands for nothing there
 _FONTS = ("dejavusans.ttf", "dejavuserif.ttf", "dejavusansmono.ttf")
 
@@ -51,13 +52,16 @@ class Look:
         """uint8 ``(height, width)``, grey; both sides multiples of :data:`CELL` pixels."""
         return np.asarray(self.renderer.image(page, dpi))[:, :, 0]
 
-    def letters(self, page: Page, dpi: int, shape: tuple[int, int]) -> npt.NDArray[np.int64]:
+    def letters(self, page: Page, dpi: int, shape: tuple[int, int], *, edge: float = 0.0) -> npt.NDArray[np.int64]:
         """Which characters stand in which visual token.
 
         Parameters
         ----------
         shape : tuple[int, int]
             The picture's ``(height, width)`` in pixels.
+        edge : float
+            Pixels around the edge between two cells within which a character's middle makes both :data:`UNSURE`: whose
+            it is cannot be seen.
 
         Returns
         -------
@@ -68,13 +72,19 @@ class Look:
         rows, columns = shape[0] // CELL, shape[1] // CELL
         found = np.zeros((rows * columns, SLOTS), dtype=np.int64)
         count = np.zeros(rows * columns, dtype=np.int64)
+        unsure: set[int] = set()
         for character, x, y in self.renderer.centres(page):
-            row, column = int(y * dpi / 72) // CELL, int(x * dpi / 72) // CELL
+            row, (column, place) = int(y * dpi / 72) // CELL, divmod(x * dpi / 72, CELL)
             if row < rows and column < columns:
-                cell = row * columns + column
+                cell = row * columns + int(column)
+                if place < edge and column > 0:
+                    unsure |= {cell - 1, cell}
+                elif place > CELL - edge and column < columns - 1:
+                    unsure |= {cell, cell + 1}
                 if count[cell] < SLOTS:
                     found[cell, count[cell]] = _CLASSES[character]
                     count[cell] += 1
+        found[sorted(unsure)] = UNSURE
         return found
 
 

@@ -18,7 +18,7 @@ from qvpic_rag.errors import MissingDependencyError
 from qvpic_rag.reader.lessons import DPIS, Drawn, Prompts, Shelf, draw_world, free_text, questions
 from qvpic_rag.reader.loop import Loop
 from qvpic_rag.reader.network import TrainingForward
-from qvpic_rag.reader.pictures import SLOTS, looks, stack
+from qvpic_rag.reader.pictures import SLOTS, UNSURE, looks, stack
 from qvpic_rag.reader.recipe import Recipe, Stage
 from qvpic_rag.reader.samples import COPIED, Batch, Context, pack
 from qvpic_rag.reader.tokens import CHARACTERS
@@ -26,6 +26,7 @@ from qvpic_rag.reader.tokens import CHARACTERS
 __all__ = ["Prepared", "Trainer", "examine"]
 
 _WARM_UP = 40  # steps of a stage over which its learning rate rises
+_EDGE = 0.25  # pixels; see Look.letters
 _EMPTY = 0.1  # weight of "no character here"
 _CHOICE = 3  # times as many contexts as a batch holds are drawn, to choose some of similar length
 _FREE = 0.2  # share of batches of single pages that may be meaningless text, to be written down
@@ -127,8 +128,8 @@ class Trainer(Loop[Stage, "Prepared"]):
         logits = F.linear(embeddings, weight, bias).float().view(-1, len(CHARACTERS))
         labels = letters.flatten()
         there = labels > 0
-        losses = F.cross_entropy(logits, labels, reduction="none")
-        weights = torch.where(there, 1.0, _EMPTY)
+        losses = F.cross_entropy(logits, labels, reduction="none", ignore_index=UNSURE)
+        weights = torch.where(there, 1.0, torch.where(labels == UNSURE, 0.0, _EMPTY))
         wrong = (logits.detach().argmax(-1) != labels)[there].float().mean().item()
         return (losses * weights).sum() / weights.sum(), wrong
 
@@ -229,7 +230,9 @@ class Prepared:
             world, page = self._where[index]
             drawn = self.shelf.worlds[world]
             height, width = drawn.pictures[page].shape
-            found.append(torch.from_numpy(drawn.look.letters(drawn.pages[page], drawn.dpis[page], (height, width))))
+            found.append(
+                torch.from_numpy(drawn.look.letters(drawn.pages[page], drawn.dpis[page], (height, width), edge=_EDGE))
+            )
         return torch.cat(found).to(self.trainer.model.device)
 
     def contexts(self, rng: random.Random, stage: Stage, pages: int) -> list[Context]:

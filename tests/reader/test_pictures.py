@@ -11,7 +11,7 @@ from PIL import ImageFont
 from qvpic_rag.config import RenderProfile
 from qvpic_rag.errors import ConfigError
 from qvpic_rag.reader import pictures
-from qvpic_rag.reader.pictures import CELL, PROFILE, SLOTS, Look, looks, stack
+from qvpic_rag.reader.pictures import CELL, PROFILE, SLOTS, UNSURE, Look, looks, stack
 from qvpic_rag.reader.tokens import CHARACTERS
 from qvpic_rag.render.fonts import BUNDLED_FONT
 
@@ -92,6 +92,24 @@ def test_a_line_is_a_row_of_cells_at_72_dpi(lines: int) -> None:
     rows = LOOK.letters(page, 72, picture.shape).reshape(lines, -1)
     for row in rows:
         assert "".join(CHARACTERS[index] for index in row if index) == "Ag jy"
+
+
+@pytest.mark.parametrize("dpi", DPIS)
+def test_cells_on_whose_edge_a_letter_stands_are_unsure(dpi: int) -> None:
+    page = LOOK.page(TEXT)
+    assert page is not None
+    shape = LOOK.picture(page, dpi).shape
+    exact, masked = (LOOK.letters(page, dpi, shape, edge=edge) for edge in (0.0, 1.0))
+    unsure = (masked == UNSURE).all(axis=1)
+    assert (masked[~unsure] == exact[~unsure]).all()
+    near = set()
+    for _, x, y in LOOK.renderer.centres(page):
+        row, column = int(y * dpi / 72 // CELL), x * dpi / 72 / CELL
+        for side in (column - 1 / CELL, column + 1 / CELL):
+            if int(side) != int(column) and int(side) < shape[1] // CELL:
+                near |= {row * (shape[1] // CELL) + int(each) for each in (side, column)}
+    assert near == set(np.flatnonzero(unsure))
+    assert 0 < unsure.sum() < 0.7 * len(unsure)
 
 
 def test_more_than_one_page_is_none() -> None:

@@ -20,7 +20,7 @@ from qvpic_rag.reader import train
 from qvpic_rag.reader.facts import make_world
 from qvpic_rag.reader.lessons import Prompts
 from qvpic_rag.reader.network import Dimensions, build_model
-from qvpic_rag.reader.pictures import Look
+from qvpic_rag.reader.pictures import SLOTS, UNSURE, Look
 from qvpic_rag.reader.recipe import Recipe, Stage
 from qvpic_rag.reader.samples import Asked, Context, pack
 from qvpic_rag.reader.train import Trainer, examine
@@ -76,6 +76,13 @@ def test_it_learns_letters(make: Make, look: Look) -> None:
     trainer.run()
     assert before > 4
     assert letter_loss(trainer, look) < 0.85 * before
+
+
+def test_unsure_letters_teach_nothing(make: Make) -> None:
+    trainer = make()
+    embeddings = torch.randn(2, trainer.model.config.text_config.hidden_size)
+    letters = torch.tensor([[3] * SLOTS, [UNSURE] * SLOTS])
+    assert trainer.letter_loss(embeddings, letters) == trainer.letter_loss(embeddings[:1], letters[:1])
 
 
 def test_it_learns_answers(make: Make) -> None:
