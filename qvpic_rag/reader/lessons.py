@@ -26,6 +26,9 @@ _ANSWER_WEIGHT = 6.0  # at least, of all tokens of an answer together: "yes" is 
 _COPY_WEIGHT = 0.3  # of each token of a page that is written down: they outnumber the answers'
 # Harder kinds come more often than they are asked in measurements.
 _PRACTICE = {"fact": 34, "look_alike": 12, "owner": 12, "yes_no": 18, "two_hop": 14, "not_stated": 10}
+# Share of framed questions left open by the pages that bring an answer to repeat: what every later call of LlamaIndex's
+# "refine" is about.
+_REPEAT = 0.5
 _FRAMED = tuple(style for style in STYLES if style != "bare")
 
 
@@ -139,6 +142,8 @@ class Prompts:
             prompt, answer = self.ids(conversation("bare", question.text), question.answer)
             return Asked(prompt, answer, _answer_weight(answer), prompt_weight=_PROMPT_WEIGHT)
         style = rng.choice(_FRAMED) if rng.random() < 0.8 else "bare"
+        if question.answer == NOT_STATED and rng.random() < _REPEAT:
+            style = rng.choice(REFINE_STYLES)
         earlier = [each for each in earlier if each.text != question.text]
         existing, answer_text = None, question.answer
         if style in REFINE_STYLES:

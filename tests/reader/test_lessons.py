@@ -77,7 +77,10 @@ def test_framed_questions(question: FactQuestion, prompts: Prompts, tokenizer: A
         assert text_of(tokenizer, asked.answer) == f"{right}{END}"
         assert (asked.weight, asked.prompt_weight) == (max(1.0, 6 / len(asked.answer)), 0.0)
     assert set(seen) == set(STYLES)
-    assert seen["bare"] > 2 * max(count for style, count in seen.items() if style != "bare")
+    others = [count for style, count in seen.items() if style not in ("bare", *REFINE_STYLES)]
+    refined = sum(seen[style] for style in REFINE_STYLES)
+    assert seen["bare"] > (2 if question is STATED else 1) * max(others)
+    assert refined > 110 if question is UNSTATED else refined < 60
     assert 20 < turns < 80
     assert existings == {None, NOT_STATED, question.answer, "Ida Roth", "yes"}
 
