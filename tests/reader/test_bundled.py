@@ -48,7 +48,7 @@ def _share(outcomes: list[Outcome], method: str, mode: str) -> float:
     return sum(chosen) / len(chosen)
 
 
-@pytest.mark.parametrize(("pages", "least"), [(1, 0.7), (4, 0.65)])
+@pytest.mark.parametrize(("pages", "least"), [(1, 0.75), (4, 0.7)])
 def test_it_answers_from_page_caches_as_well_as_by_full_prefill(examiner: Examiner, pages: int, least: float) -> None:
     found = list(examiner.exact_match(pages, range(10), 4, methods=("full", "native"), modes=("low", "high")))
     for mode in ("low", "high"):
@@ -65,4 +65,4 @@ def test_over_one_page_both_are_the_same(examiner: Examiner) -> None:
 def test_it_writes_pages_down(examiner: Examiner) -> None:
     read = list(examiner.transcriptions(range(6), 120))
     wrong = sum(character_errors(said, found) for _, said, found in read)
-    assert wrong < 0.2 * sum(len(said) for _, said, _ in read)
+    assert wrong < 0.18 * sum(len(said) for _, said, _ in read)
