@@ -9,9 +9,10 @@ from transformers import AutoConfig, AutoTokenizer
 
 from qvpic_rag.config import RenderProfile
 from qvpic_rag.models import BUNDLED, load_model
+from qvpic_rag.models.reader_images import image_processor
 from qvpic_rag.reader.evaluate import Examiner, Outcome, character_errors
 from qvpic_rag.reader.export import new_reader
-from qvpic_rag.reader.network import Dimensions, build_model, image_processor
+from qvpic_rag.reader.network import Dimensions, build_model
 from qvpic_rag.reader.pictures import PROFILE
 from qvpic_rag.reader.tokens import build_tokenizer
 
