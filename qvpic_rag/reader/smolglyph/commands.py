@@ -12,6 +12,7 @@ import typer
 
 from qvpic_rag.config import RenderProfile
 from qvpic_rag.console import err, reported, say
+from qvpic_rag.errors import ConfigError
 
 __all__ = ["smolglyph_app"]
 
@@ -94,9 +95,11 @@ def evaluate(
         from qvpic_rag.reader.smolglyph.corpus import load_corpus
         from qvpic_rag.reader.smolglyph.evaluate import GlyphExaminer, measure
 
+        if run is not None and not (run / "corpus.txt").is_file():
+            raise ConfigError(f"There is no {run / 'corpus.txt'}; name the folder of a run, or leave out --run.")
         with err.status("Loading the model ..."):
             loaded = load_model(model)
-        # Splits follow from each paragraph's hash, so text collected anew was not trained on either.
+        # Splits follow from each paragraph's hash: no paragraph that is collected anew was trained on either.
         with tempfile.TemporaryDirectory(prefix="qvpic-corpus-") as folder:
             corpus = load_corpus((run or Path(folder)) / "corpus.txt", progress=err.print)
         examiner = GlyphExaminer(loaded, corpus, RenderProfile.load("smolglyph"))

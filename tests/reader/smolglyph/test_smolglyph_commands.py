@@ -90,7 +90,8 @@ def test_train_export_load_and_eval(run: Run, texts: Path, tmp_path: Path) -> No
         (("train", "run", "--recipe", "none.toml"), "The recipe none.toml cannot be read"),
         (("export", "run", "reader"), "There is no run/checkpoint.pt; name the folder of a run"),
         (("eval", "./none"), "There is no folder './none' to load a model from"),
-        (("eval", "smolglyph", "--pages", "0"), "Invalid value for '--pages'"),
+        (("eval", "./none", "--run", "nowhere"), "There is no nowhere/corpus.txt; name the folder of a run"),
+        (("eval", "./none", "--pages", "0"), "Invalid value for '--pages'"),
     ],
     ids=" ".join,
 )
