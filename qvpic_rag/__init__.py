@@ -18,7 +18,8 @@ from qvpic_rag.records import Answer, Document, Message, Page, Route, RoutedPage
 
 if TYPE_CHECKING:
     from qvpic_rag.bank import Bank
-    from qvpic_rag.pipeline import QVPIC, AnswerStream, IngestReport
+    from qvpic_rag.index import PageIndex
+    from qvpic_rag.pipeline import QVPIC, AnswerStream, Asked, IngestReport, LazyEngine, Recognised, shared_embedder
 
 __version__ = "0.1.0"
 
@@ -26,13 +27,17 @@ __all__ = [
     "QVPIC",
     "Answer",
     "AnswerStream",
+    "Asked",
     "Bank",
     "Document",
     "GenerateConfig",
     "IngestReport",
+    "LazyEngine",
     "Message",
     "Page",
+    "PageIndex",
     "QVPICError",
+    "Recognised",
     "RenderProfile",
     "RequestConfig",
     "Route",
@@ -41,13 +46,19 @@ __all__ = [
     "Timing",
     "Usage",
     "__version__",
+    "shared_embedder",
 ]
 
 _LAZY = {
     "QVPIC": "qvpic_rag.pipeline",
     "AnswerStream": "qvpic_rag.pipeline",
+    "Asked": "qvpic_rag.pipeline",
     "IngestReport": "qvpic_rag.pipeline",
+    "LazyEngine": "qvpic_rag.pipeline",
     "Bank": "qvpic_rag.bank",
+    "PageIndex": "qvpic_rag.index",
+    "Recognised": "qvpic_rag.pipeline",
+    "shared_embedder": "qvpic_rag.pipeline",
 }
 
 

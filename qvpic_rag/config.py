@@ -191,12 +191,15 @@ class RequestConfig:
         ``drop`` leaves out the lowest-ranked pages and says so; ``error`` raises ``ContextOverflowError``.
     on_miss : str
         ``compile`` compiles a page missing from the bank and says so; ``error`` raises ``MissingBlockError``.
+    max_waiting : int
+        Questions that may wait for the model; one more raises ``QueueFullError``.
     """
 
     top_k: int = 8
     max_context_tokens: int | None = None
     overflow: str = "drop"
     on_miss: str = "compile"
+    max_waiting: int = 64
 
     def __post_init__(self) -> None:
         _number("RequestConfig", "top_k", self.top_k, 1, 100_000, whole=True)
@@ -204,6 +207,7 @@ class RequestConfig:
             _number("RequestConfig", "max_context_tokens", self.max_context_tokens, 1, 100_000_000, whole=True)
         _choice("RequestConfig", "overflow", self.overflow, ("drop", "error"))
         _choice("RequestConfig", "on_miss", self.on_miss, ("compile", "error"))
+        _number("RequestConfig", "max_waiting", self.max_waiting, 0, 1_000_000, whole=True)
 
 
 @dataclass(frozen=True)

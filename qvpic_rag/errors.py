@@ -18,7 +18,8 @@ Each message is one sentence that names what is wrong and what to do about it. T
     │   ├── MissingBlockError      a block that should be stored is not
     │   └── CorruptBlockError      stored bytes are not what was written
     ├── CompileError               a page's KV cache came out unusable (NaN, infinity, wrong shape)
-    └── GenerationError            the model failed while answering
+    ├── GenerationError            the model failed while answering
+    └── QueueFullError             too many questions wait for the model
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ __all__ = [
     "MissingDependencyError",
     "ModelNotFoundError",
     "QVPICError",
+    "QueueFullError",
     "TemplateError",
     "UndrawableError",
     "UnsupportedModelError",
@@ -124,3 +126,7 @@ class CompileError(QVPICError):
 
 class GenerationError(QVPICError):
     """The model failed while answering."""
+
+
+class QueueFullError(QVPICError):
+    """Too many questions wait for the model."""

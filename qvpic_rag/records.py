@@ -268,7 +268,8 @@ class Route:
 class Timing:
     """Milliseconds. ``ttft`` runs from before the query is embedded until the first token's id is known.
 
-    ``compile`` is None unless a missing page was compiled during the request.
+    ``compile`` is None unless a missing page was compiled during the request. ``wait`` is the time before all that in
+    which the model answered other questions, None if there was none; ``ttft`` and ``total`` do not contain it.
     """
 
     embed: float = 0.0
@@ -281,9 +282,10 @@ class Timing:
     decode: float = 0.0
     total: float = 0.0
     compile: float | None = None
+    wait: float | None = None
 
     def to_dict(self) -> dict[str, float]:
-        """The stages by name; ``compile`` only where there was one."""
+        """The stages by name; ``compile`` and ``wait`` only where there was one."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 

@@ -40,7 +40,7 @@ ALLOWED = {
     },
     "cli": {"pipeline", "demo", "trace", "bank", "progress", "console", "reader"},
     "console": {"pipeline", "demo", "bank"},
-    "": {"pipeline", "bank"},
+    "": {"pipeline", "bank", "index"},
 }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "document_digest",
     "document_pages",
     "documents",
+    "embeddings",
     "find_page",
     "generation",
     "is_generation",
@@ -226,11 +227,14 @@ def page_count(connection: sqlite3.Connection, namespace: str) -> int:
     return int(connection.execute(query, (namespace,)).fetchone()[0])
 
 
-def pages(connection: sqlite3.Connection, namespace: str, ids: Sequence[int], path: Path) -> list[StoredPage]:
-    """The pages with these ids, in the order of ``ids``; ids that are not stored (any more) are left out.
+def pages(connection: sqlite3.Connection, namespace: str, ids: Sequence[int] | None, path: Path) -> list[StoredPage]:
+    """The pages with these ids, in the order of ``ids``; ids that are not stored (any more) are left out. None: all.
 
     A page that several documents share is returned as the page of the one that was stored first.
     """
+    if ids is None:
+        everything = connection.execute(f"SELECT id FROM pages WHERE {IN_NAMESPACE} ORDER BY id", (namespace,))
+        ids = [row[0] for row in everything]
     found: dict[int, StoredPage] = {}
     wanted = [int(number) for number in dict.fromkeys(ids)]
     for start in range(0, len(wanted), _BATCH):
@@ -287,6 +291,20 @@ def decode_embedding(blob: object, dimension: int) -> npt.NDArray[np.float32] | 
     return vector if np.isfinite(vector).all() else None
 
 
+def embeddings(
+    connection: sqlite3.Connection, namespace: str, digests: Sequence[str], dimension: int, path: Path
+) -> dict[str, npt.NDArray[np.float32]]:
+    """Embeddings ``[dimension]`` (read-only) by page digest; pages that are not stored are left out."""
+    found: dict[str, npt.NDArray[np.float32]] = {}
+    for start in range(0, len(digests), _BATCH):
+        batch = digests[start : start + _BATCH]
+        query = f"""SELECT digest, id, embedding FROM pages
+            WHERE {IN_NAMESPACE} AND digest IN ({",".join("?" * len(batch))})"""
+        for digest, number, blob in connection.execute(query, (namespace, *batch)):
+            found[digest] = _embedding(number, blob, dimension, path)
+    return found
+
+
 def vectors(
     connection: sqlite3.Connection, namespace: str, dimension: int, path: Path
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
@@ -296,11 +314,15 @@ def vectors(
     array = np.empty((count, dimension), dtype=np.float32)
     query = f"SELECT id, embedding FROM pages WHERE {IN_NAMESPACE} ORDER BY id"
     for row, (number, blob) in enumerate(connection.execute(query, (namespace,))):
-        vector = decode_embedding(blob, dimension)
-        if vector is None:
-            raise BankError(
-                f"The embedding of page {number} in the bank at {str(path)!r} is damaged: run `qvpic bank verify`, "
-                f"then ingest its document again after `qvpic bank remove`."
-            )
-        ids[row], array[row] = number, vector
+        ids[row], array[row] = number, _embedding(number, blob, dimension, path)
     return ids, array
+
+
+def _embedding(number: int, blob: object, dimension: int, path: Path) -> npt.NDArray[np.float32]:
+    vector = decode_embedding(blob, dimension)
+    if vector is None:
+        raise BankError(
+            f"The embedding of page {number} in the bank at {str(path)!r} is damaged: run `qvpic bank verify`, "
+            f"then ingest its document again after `qvpic bank remove`."
+        )
+    return vector

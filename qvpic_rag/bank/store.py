@@ -29,11 +29,7 @@ from qvpic_rag.bank.folder import check_free, check_namespace, find_folder, hold
 from qvpic_rag.bank.index_db import Database, EmptyBankError
 from qvpic_rag.bank.recipe import check_recipe, decode_recipe, encode_recipe
 from qvpic_rag.bank.records import BankStats, GcResult, Problem, StoredDocument, StoredPage
-from qvpic_rag.errors import (
-    BankMismatchError,
-    CorruptBlockError,
-    MissingBlockError,
-)
+from qvpic_rag.errors import BankMismatchError, CorruptBlockError, MissingBlockError
 from qvpic_rag.records import BlockKey, KVBlock, Page, Recipe
 
 if TYPE_CHECKING:
@@ -352,8 +348,8 @@ class Bank:
         with self._database.read() as connection:
             return catalogue.document_pages(connection, self.namespace, source, self.path)
 
-    def pages(self, ids: Sequence[int]) -> list[StoredPage]:
-        """The pages with these ids in the order of ``ids``; an id that is not stored (any more) is left out.
+    def pages(self, ids: Sequence[int] | None = None) -> list[StoredPage]:
+        """The pages with these ids in their order, without those that are not stored (any more); None: all, by id.
 
         A page that several documents share comes with the source and number it has in the one stored first.
         """
@@ -364,6 +360,11 @@ class Bank:
         """The page with this digest (:attr:`Page.digest`), as :meth:`pages` gives it; None when it is not stored."""
         with self._database.read() as connection:
             return catalogue.find_page(connection, self.namespace, digest, self.path)
+
+    def embeddings(self, digests: Sequence[str]) -> dict[str, npt.NDArray[np.float32]]:
+        """Embeddings ``[dimension]`` of the pages with these digests; those that are not stored are left out."""
+        with self._database.read() as connection:
+            return catalogue.embeddings(connection, self.namespace, digests, self.recipe.dimension, self.path)
 
     def page_count(self) -> int:
         """Number of pages; a shared page counts once."""
@@ -388,7 +389,7 @@ class Bank:
         progress : callable, optional
             Called with blocks and pages checked so far, and their total.
         grace_s : float
-            Leftover files younger than this many seconds may belong to a writer at work and are no problem.
+            Leftover files younger than this many seconds may be of a writer at work and are no problem.
         """
         with failures.guard(self.path):
             return list(upkeep.verify(self._database, self._files, self.recipe, grace_s, progress))

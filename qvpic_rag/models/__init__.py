@@ -21,7 +21,7 @@ from transformers.utils import logging as transformers_logging
 
 from qvpic_rag.errors import ConfigError, ModelNotFoundError, TemplateError, UnsupportedModelError
 from qvpic_rag.models.base import Checkpoint, VisionInputs, VisionLanguageModel
-from qvpic_rag.models.device import resolve_device
+from qvpic_rag.models.device import default_dtype, resolve_device
 from qvpic_rag.models.fingerprint import config_digest, files_digest, weight_files
 from qvpic_rag.models.glm4v import Glm4vModel
 from qvpic_rag.models.llava_onevision import LlavaOnevisionModel
@@ -30,7 +30,7 @@ from qvpic_rag.models.qwen_vl import QwenVLModel
 from qvpic_rag.models.smolglyph import ADAPTER
 from qvpic_rag.records import stable_digest
 
-__all__ = ["BUNDLED", "VisionInputs", "VisionLanguageModel", "families", "load_model"]
+__all__ = ["BUNDLED", "VisionInputs", "VisionLanguageModel", "context_length", "families", "load_model"]
 
 _ASSETS = Path(__file__).parent.parent / "assets"
 BUNDLED = {"demo": _ASSETS / "reader"}
@@ -83,17 +83,9 @@ def load_model(
     """
     where = _place(name)
     target = resolve_device(device)
-    kind = _dtype(dtype, target)
+    kind = _dtype(dtype or default_dtype(target))
     source: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    with _loading(name):
-        # Fetched first and by itself: an unreachable hub is found out once, not by every part of the model.
-        path = cached_file(where, "config.json", revision=revision)
-        if path is None:
-            raise OSError("it has no config.json")
-        settings = Path(path).read_text(encoding="utf-8")
-    _check_kind(name, settings, trust_remote_code)
-    with _loading(name):
-        config = AutoConfig.from_pretrained(where, **source)
+    config = _configuration(name, where, source)
     family = _family(config)
     kinds = family.unsupported_layers(config)
     if kinds:
@@ -123,6 +115,24 @@ def load_model(
     return family(checkpoint)
 
 
+def context_length(name: str, *, trust_remote_code: bool = False, revision: str | None = None) -> int:
+    """A model's context length, tokens, without loading its weights; parameters and errors of :func:`load_model`."""
+    config = _configuration(name, _place(name), {"revision": revision, "trust_remote_code": trust_remote_code})
+    return _family(config).context_length(config)
+
+
+def _configuration(name: str, where: str, source: dict[str, Any]) -> Any:
+    with _loading(name):
+        # Fetched first and by itself: an unreachable hub is found out once, not by every part of the model.
+        path = cached_file(where, "config.json", revision=source["revision"])
+        if path is None:
+            raise OSError("it has no config.json")
+        settings = Path(path).read_text(encoding="utf-8")
+    _check_kind(name, settings, source["trust_remote_code"])
+    with _loading(name):
+        return AutoConfig.from_pretrained(where, **source)
+
+
 def _place(name: str) -> str:
     """Folder or hub id of a model; an adapter's folder becomes that of the assembled model."""
     folder = BUNDLED.get(name) or Path(name)
@@ -135,9 +145,7 @@ def _place(name: str) -> str:
     return str(folder) if name in BUNDLED else str(name)
 
 
-def _dtype(dtype: str | None, device: torch.device) -> torch.dtype:
-    if dtype is None:
-        return torch.float32 if device.type == "cpu" else torch.bfloat16
+def _dtype(dtype: str) -> torch.dtype:
     if dtype not in _DTYPES:
         raise ConfigError(f"dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}.")
     return _DTYPES[dtype]

@@ -116,7 +116,12 @@ class VisionLanguageModel(ABC):
     @property
     def max_context(self) -> int:
         """The model's context length, tokens."""
-        return int(self.model.config.get_text_config().max_position_embeddings)
+        return self.context_length(self.model.config)
+
+    @staticmethod
+    def context_length(config: Any) -> int:
+        """The same, of a configuration."""
+        return int(config.get_text_config().max_position_embeddings)
 
     @property
     def processor_digest(self) -> str:

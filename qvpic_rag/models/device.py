@@ -6,19 +6,18 @@ import torch
 
 from qvpic_rag.errors import ConfigError
 
-__all__ = ["resolve_device"]
+__all__ = ["default_dtype", "resolve_device"]
 
 
 def resolve_device(device: str | None) -> torch.device:
-    """The device of that name; None is the first CUDA device, else the CPU.
+    """The device of that name, with its index; None is the first CUDA device, else the CPU.
 
     Raises
     ------
     ConfigError
         It is unknown, not there, or holds no data.
     """
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError) as error:  # torch asserts when it was built without CUDA
@@ -27,3 +26,8 @@ def resolve_device(device: str | None) -> torch.device:
     if found.type == "meta":
         raise ConfigError("Device 'meta' holds no data; use device='cpu'.")
     return found
+
+
+def default_dtype(device: torch.device) -> str:
+    """What a model is loaded in where nobody says: bfloat16 on an accelerator, float32 on a CPU."""
+    return "float32" if device.type == "cpu" else "bfloat16"

@@ -6,10 +6,12 @@ import logging
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
 from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from qvpic_rag.bank import Bank
@@ -18,6 +20,7 @@ from qvpic_rag.embed import Embedder
 from qvpic_rag.errors import BankError
 from qvpic_rag.index import PageIndex
 from qvpic_rag.models import VisionLanguageModel
+from qvpic_rag.pipeline.recognise import KnownTexts
 from qvpic_rag.records import BlockKey, KVBlock, Page, Recipe
 from qvpic_rag.render import Renderer
 from qvpic_rag.template import ChatTemplate
@@ -28,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 CONDITIONING = "native"
 """Pages are compiled under the model's own chat-template prefix."""
+
+_LAYOUTS = 4096  # texts whose pages, pages whose embeddings are remembered: some ten megabytes
 
 _Item = TypeVar("_Item")
 
@@ -70,9 +75,13 @@ class Engine:
     batch_size: int
     _index: PageIndex | None = None
     _generation: int = -1
+    _known: tuple[int, KnownTexts] | None = None
     _index_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
+        # Texts that somebody else retrieves come again, and the bank need not hold them.
+        self.layout = lru_cache(maxsize=_LAYOUTS)(self._layout)
+        self.embedding = lru_cache(maxsize=_LAYOUTS)(self._embedding)
         # The prefix's own cache enters every request once; the separator's between pages, where the template has one.
         self.prefix = self._text_block(self.template.prefix, prefix=0)
         self.separator = (
@@ -84,6 +93,15 @@ class Engine:
     def _text_block(self, token_ids: Sequence[int], *, prefix: int) -> KVBlock:
         key = self.bank.recipe.block_key("text", 0, self.bank.namespace)
         return compile_text(self.model, token_ids, key, prefix=prefix)
+
+    def _layout(self, text: str) -> tuple[Page, ...]:
+        """The pages of a text that has no source; remembered."""
+        return tuple(self.renderer.pages(text, ""))
+
+    def _embedding(self, text: str) -> npt.NDArray[np.float32]:
+        """The embedding of a page's text; remembered."""
+        found: npt.NDArray[np.float32] = self.embedder.encode([text])[0]
+        return found
 
     @property
     def dpis(self) -> tuple[int, int]:
@@ -160,6 +178,14 @@ class Engine:
         except BankError as error:  # a bank that may only be read still answers
             _log.info("the page index is kept in memory only: %s", error)
         return index
+
+    def known_texts(self) -> KnownTexts:
+        """What the bank's pages say, for finding them in prompts; made once for every state of the bank."""
+        generation = self.bank.generation
+        with self._index_lock:
+            if self._known is None or self._known[0] != generation:
+                self._known = generation, KnownTexts(stored.page for stored in self.bank.pages())
+            return self._known[1]
 
     def refresh_index(self) -> None:
         """Bring the index up to date now, so that the next request need not."""

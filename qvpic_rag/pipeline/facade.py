@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import IO, Any
 
 from PIL import Image
@@ -16,9 +16,12 @@ from qvpic_rag.documents import Failure, read_documents
 from qvpic_rag.embed import load_embedder
 from qvpic_rag.errors import ConfigError, InputError
 from qvpic_rag.models import BUNDLED, load_model
+from qvpic_rag.models.device import default_dtype, resolve_device
+from qvpic_rag.pipeline.conversation import Asked, asked
 from qvpic_rag.pipeline.engine import Engine, make_recipe
 from qvpic_rag.pipeline.ingest import IngestReport, ingest
 from qvpic_rag.pipeline.request import Question, answer
+from qvpic_rag.pipeline.shared import EMBEDDERS, MODELS
 from qvpic_rag.pipeline.stream import AnswerStream
 from qvpic_rag.progress import Progress, bar
 from qvpic_rag.records import Answer, Document, Message, Page, Recipe
@@ -60,6 +63,7 @@ class QVPIC:
         max_context_tokens: int | None = None,
         overflow: str = "drop",
         on_miss: str = "compile",
+        max_waiting: int = 64,
         device: str | None = None,
         dtype: str | None = None,
         trust_remote_code: bool = False,
@@ -88,7 +92,7 @@ class QVPIC:
             Low and high resolution, dots per inch; the paper's 72 and 120 by default.
         system_prompt : str, optional
             Part of the prefix that pages are compiled under, so another one needs another bank.
-        top_k, max_context_tokens, overflow, on_miss
+        top_k, max_context_tokens, overflow, on_miss, max_waiting
             See :class:`~qvpic_rag.config.RequestConfig`.
         alpha, budget
             See :class:`~qvpic_rag.config.RouteConfig`.
@@ -109,21 +113,25 @@ class QVPIC:
         """
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ConfigError(f"batch_size must be a whole number from 1, not {batch_size!r}.")
-        request = RequestConfig(top_k, max_context_tokens, overflow, on_miss)
+        request = RequestConfig(top_k, max_context_tokens, overflow, on_miss, max_waiting)
         routing = RouteConfig(alpha, budget)
         known = Bank.recipe_at(bank)
         renderer = Renderer(_profile(profile, known, model), strict=strict)
         resolutions = check_dpis(dpis or (known.dpis if known else _DEFAULT_DPIS))
-        loaded = load_model(
-            model,
-            device=device,
-            dtype=dtype or (known.dtype if known else None),
-            trust_remote_code=trust_remote_code,
-            revision=revision or (known.revision if known and known.model == model else None) or None,
-        )
+        target = resolve_device(device)
+        options = {
+            "device": str(target),
+            "dtype": dtype or (known.dtype if known else default_dtype(target)),
+            "trust_remote_code": trust_remote_code,
+        }
+        wanted = revision or (known.revision if known and known.model == model else None) or None
+        loaded = MODELS.get(load_model, model, **options, revision=wanted)
+        if wanted is None and loaded.checkpoint.revision:  # from now on the bank asks for the commit that it was
+            MODELS.put(loaded, load_model, model, **options, revision=loaded.checkpoint.revision)
         prompt = system_prompt if system_prompt is not None or known is None else known.system_prompt
         template = ChatTemplate(loaded, system_prompt=prompt)
-        vectors = load_embedder(
+        vectors = EMBEDDERS.get(
+            load_embedder,
             embedder or (known.embedder if known else ("demo" if model in BUNDLED else "BAAI/bge-m3")),
             device=str(loaded.device),
         )
@@ -211,6 +219,8 @@ class QVPIC:
         top_k: int | None = None,
         system: str | None = None,
         history: Sequence[Message] = (),
+        query: str | None = None,
+        context: Sequence[Document | Page] | None = None,
         **generation: Any,
     ) -> Answer:
         """Answer a question from the documents.
@@ -225,10 +235,16 @@ class QVPIC:
             Instructions for this request; they stand after the pages and recompile nothing.
         history : Sequence[Message]
             Earlier turns, oldest first, beginning with the user's.
+        query : str, optional
+            What pages are retrieved and routed by, where ``question`` is more than the user's own words, such as a
+            filled prompt template.
+        context : Sequence[Document | Page], optional
+            Texts or pages to answer from, in this order, in place of the nearest pages: those that another retriever
+            found. They need not have been ingested; pages that are not in the bank are compiled now.
         **generation
             Fields of :class:`~qvpic_rag.config.GenerateConfig`, such as ``max_new_tokens`` or ``stop``.
         """
-        return answer(self._engine, self._question(question, top_k, system, history, generation))
+        return answer(self._engine, self._question(question, top_k, system, history, query, context, generation))
 
     def stream(
         self,
@@ -237,31 +253,25 @@ class QVPIC:
         top_k: int | None = None,
         system: str | None = None,
         history: Sequence[Message] = (),
+        query: str | None = None,
+        context: Sequence[Document | Page] | None = None,
         **generation: Any,
     ) -> AnswerStream:
-        """As :meth:`ask`, but an iterator over pieces of text; its ``answer`` holds the record when it is exhausted."""
-        asked = self._question(question, top_k, system, history, generation)
+        """As :meth:`ask`, but an iterator over pieces of text; its ``answer`` holds the record when it is exhausted.
+
+        Read it with ``for``, or with ``async for``, which does not block the event loop.
+        """
+        asked = self._question(question, top_k, system, history, query, context, generation)
         return AnswerStream(
             lambda on_piece, cancelled: answer(self._engine, asked, on_piece=on_piece, cancelled=cancelled)
         )
 
     async def aask(self, question: str, **options: Any) -> Answer:
         """As :meth:`ask` without blocking the event loop; cancelling the task ends generation at the next token."""
-        stream = self.stream(question, **options)
-        try:
-            await asyncio.to_thread(list, stream)
-        finally:
-            await asyncio.shield(asyncio.to_thread(stream.close))
+        async with self.stream(question, **options) as stream:
+            async for _ in stream:
+                pass
         return stream.answer
-
-    async def astream(self, question: str, **options: Any) -> AsyncIterator[str]:
-        """As :meth:`stream` without blocking the event loop."""
-        stream = self.stream(question, **options)
-        try:
-            while (piece := await asyncio.to_thread(next, stream, None)) is not None:
-                yield piece
-        finally:
-            await asyncio.shield(asyncio.to_thread(stream.close))
 
     def _question(
         self,
@@ -269,6 +279,8 @@ class QVPIC:
         top_k: int | None,
         system: str | None,
         history: Sequence[Message],
+        query: str | None,
+        context: Sequence[Document | Page] | None,
         generation: dict[str, Any],
     ) -> Question:
         try:
@@ -276,16 +288,42 @@ class QVPIC:
         except TypeError as error:
             known = ", ".join(GenerateConfig.__dataclass_fields__)
             raise ConfigError(
-                f"Unknown option for a question ({error}); the options are top_k, system, history, {known}, and others "
-                "are given where the engine is made."
+                f"Unknown option for a question ({error}); the options are top_k, system, history, query, context, "
+                f"{known}, and others are given where the engine is made."
             ) from error
         request = self._request
         if top_k is not None:
-            request = RequestConfig(top_k, request.max_context_tokens, request.overflow, request.on_miss)
-        for name, text in (("question", question), ("system", system if system is not None else "")):
-            if not isinstance(text, str):
+            request = replace(request, top_k=top_k)
+        for name, text in (("question", question), ("system", system), ("query", query)):
+            if not isinstance(text, str) and (text is not None or name == "question"):
                 raise InputError(f"{name} must be a string, not {type(text).__name__}.")
-        return Question(question, _conversation(question, system, history), request, self._route, settings)
+        if context is not None and not all(isinstance(each, Document | Page) for each in context):
+            raise InputError("context must hold Document or Page records, such as Document('The text.', 'its name').")
+        return Question(
+            question if query is None else query,
+            _conversation(question, system, history),
+            request,
+            self._route,
+            settings,
+            None if context is None else tuple(context),
+        )
+
+    def read(self, messages: Sequence[Message], context: Sequence[Document | Page] = ()) -> Asked:
+        """Take a conversation that another program put together apart: ``ask(**vars(read(messages)))`` answers it.
+
+        Parameters
+        ----------
+        messages : Sequence[Message]
+            Oldest first, system turns among them; filled prompt templates are fine. The last one asks.
+        context : Sequence[Document | Page]
+            What is known to be retrieved; stored pages whose texts stand in the messages are added to it.
+
+        Raises
+        ------
+        InputError
+            The last message is not the user's.
+        """
+        return asked(messages, context, self._engine.known_texts().find)
 
     # ------------------------------------------------------------------ what it is made of
 

@@ -8,20 +8,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from qvpic_rag.assemble import assemble
-from qvpic_rag.bank import StoredPage
 from qvpic_rag.config import GenerateConfig, RequestConfig, RouteConfig
 from qvpic_rag.errors import BankError, ContextOverflowError, CorruptBlockError, InputError, MissingBlockError
 from qvpic_rag.generate import generate, prompt
+from qvpic_rag.pipeline.context import given, retrieved
 from qvpic_rag.pipeline.engine import Engine
-from qvpic_rag.records import Answer, KVBlock, Message, Page, Route, RoutedPage, Timing, Usage
+from qvpic_rag.pipeline.turns import turns_of
+from qvpic_rag.records import Answer, Document, KVBlock, Message, Page, Route, RoutedPage, Timing, Usage
 from qvpic_rag.route import RouteDecision, route
 
 __all__ = ["Question", "answer"]
 
 _log = logging.getLogger(__name__)
+_WAIT_MS = 1.0  # less is what taking a free turn costs
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class Question:
     """What is asked and how.
 
     ``messages`` end with the user turn that asks; ``query`` is the text that retrieval and routing score pages
-    against (the user's own words, never a whole prompt).
+    against (the user's own words, never a whole prompt). ``context`` holds texts or pages to answer from, in place of
+    what would be retrieved.
     """
 
     query: str
@@ -37,6 +38,7 @@ class Question:
     request: RequestConfig
     route: RouteConfig
     generation: GenerateConfig
+    context: tuple[Document | Page, ...] | None = None
 
 
 class _Clock:
@@ -56,7 +58,7 @@ class _Clock:
 class _Loaded:
     """One page of the request with its block."""
 
-    stored: StoredPage
+    page: Page
     score: float
     decision: RouteDecision
     dpi: int
@@ -80,22 +82,44 @@ def answer(
         The request does not fit and ``overflow="error"``, or the question alone does not fit.
     MissingBlockError
         A page is not compiled and ``on_miss="error"``.
+    QueueFullError
+        Too many questions wait for the model.
     """
     if not question.query.strip():
         raise InputError("The question is empty; ask something.")
+    came = time.perf_counter()
+    with turns_of(engine.model).turn(question.request.max_waiting, cancelled) as has_turn:
+        if not has_turn:
+            return Answer("", "cancelled", Route(), Timing(), Usage(0, 0, 0, 0))
+        waited = (time.perf_counter() - came) * 1000
+        found = _answer(engine, question, on_piece, cancelled)
+    return replace(found, timing=replace(found.timing, wait=waited)) if waited >= _WAIT_MS else found
+
+
+def _answer(
+    engine: Engine, question: Question, on_piece: Callable[[str], None], cancelled: threading.Event | None
+) -> Answer:
     clock = _Clock()
     vector = engine.embedder.encode([question.query], query=True)[0]
     clock.lap("embed")
-    found = _retrieve(engine, vector, question.request.top_k)
+    if question.context is None:
+        found = retrieved(engine, vector, question.request.top_k)
+    else:
+        found = given(engine, vector, question.context)
     clock.lap("search")
     decisions = route([score for _, score in found], question.route)
     clock.lap("route")
-    routed = [(stored, score, decision) for (stored, score), decision in zip(found, decisions, strict=True)]
+    routed = [(page, score, decision) for (page, score), decision in zip(found, decisions, strict=True)]
     loaded, compiled, note = _load(engine, question, routed, clock)
     query_ids = (
         engine.template.suffix(question.messages) if loaded else engine.template.without_pages(question.messages)
     )
     kept, dropped = _fit(engine, question, loaded, len(query_ids))
+    if dropped:
+        _log.warning(
+            "%d of %d pages do not fit the context and were left out, lowest rank first; ask with overflow='error' to "
+            "be told instead.", len(dropped), len(loaded),
+        )  # fmt: skip
     if not kept and not dropped:
         note = "No page was retrieved; the answer is generated without documents."
     elif not kept:
@@ -126,34 +150,27 @@ def answer(
     )
 
 
-def _retrieve(engine: Engine, vector: np.ndarray, top_k: int) -> list[tuple[StoredPage, float]]:
-    """The nearest pages and their scores, best first; a page that was removed since the search is left out."""
-    ids, scores = engine.search(vector, top_k)
-    stored = {page.id: page for page in engine.bank.pages(ids)}
-    return [(stored[i], score) for i, score in zip(ids, scores, strict=True) if i in stored]
-
-
 def _load(
     engine: Engine,
     question: Question,
-    routed: Sequence[tuple[StoredPage, float, RouteDecision]],
+    routed: Sequence[tuple[Page, float, RouteDecision]],
     clock: _Clock,
 ) -> tuple[list[_Loaded], list[str], str]:
     """Blocks of all pages; missing and damaged ones are compiled on the spot unless the request forbids it."""
     dpis = [engine.high if decision.promoted else engine.low for _, _, decision in routed]
     blocks: dict[str, KVBlock] = {}
     missing: list[tuple[Page, int]] = []
-    for (stored, _, _), dpi in zip(routed, dpis, strict=True):
-        key = engine.key(stored.page, dpi)
+    for (page, _, _), dpi in zip(routed, dpis, strict=True):
+        key = engine.key(page, dpi)
         try:
             blocks[key.digest] = engine.bank.get_block(key)
         except (MissingBlockError, CorruptBlockError) as error:
             if question.request.on_miss == "error":
                 raise MissingBlockError(
-                    f"Page {stored.page.number} of {stored.page.source} at {dpi} DPI is not usable ({error}); ingest "
+                    f"Page {page.number} of {page.source} at {dpi} DPI is not usable ({error}); ingest "
                     "the document again, or ask with on_miss='compile'."
                 ) from error
-            missing.append((stored.page, dpi))
+            missing.append((page, dpi))
     clock.lap("load")
     note = ""
     if missing:
@@ -162,8 +179,8 @@ def _load(
             note = _keep(engine, block) or note
         clock.lap("compile")
     loaded = [
-        _Loaded(stored, score, decision, dpi, blocks[engine.key(stored.page, dpi).digest])
-        for (stored, score, decision), dpi in zip(routed, dpis, strict=True)
+        _Loaded(page, score, decision, dpi, blocks[engine.key(page, dpi).digest])
+        for (page, score, decision), dpi in zip(routed, dpis, strict=True)
     ]
     return loaded, [page.digest for page, _ in missing], note
 
@@ -213,9 +230,9 @@ def _route(kept: list[_Loaded], dropped: list[_Loaded], compiled: list[str], not
     return Route(
         pages=tuple(
             RoutedPage(
-                page_id=page.stored.page.digest,
-                source=page.stored.page.source,
-                number=page.stored.page.number,
+                page_id=page.page.digest,
+                source=page.page.source,
+                number=page.page.number,
                 dpi=page.dpi,
                 score=page.score,
                 rank=page.decision.rank,
@@ -224,7 +241,7 @@ def _route(kept: list[_Loaded], dropped: list[_Loaded], compiled: list[str], not
             )
             for page in kept
         ),
-        dropped=tuple(page.stored.page.digest for page in dropped),
+        dropped=tuple(page.page.digest for page in dropped),
         compiled=tuple(compiled),
         note=note,
     )

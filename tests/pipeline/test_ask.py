@@ -212,7 +212,7 @@ def test_no_bank(tmp_path: Path) -> None:
 def test_async(rag: QVPIC) -> None:
     async def both() -> tuple[str, str]:
         answer = await rag.aask(BADGE, max_new_tokens=32)
-        pieces = [piece async for piece in rag.astream(BADGE, max_new_tokens=32)]
+        pieces = [piece async for piece in rag.stream(BADGE, max_new_tokens=32)]
         return answer.text, "".join(pieces)
 
     assert asyncio.run(both()) == ("TB-209", "TB-209")

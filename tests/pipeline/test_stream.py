@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_a_real_answer_ends_at_the_next_token(rag: QVPIC) -> None:
 
 def test_cancelling_an_async_consumer_stops_the_worker(rag: QVPIC) -> None:
     async def impatient() -> None:
-        async for _ in rag.astream(BADGE, max_new_tokens=32):
+        async for _ in rag.stream(BADGE, max_new_tokens=32):
             break
 
     asyncio.run(impatient())
@@ -92,3 +93,82 @@ def test_cancelling_an_async_consumer_stops_the_worker(rag: QVPIC) -> None:
     while _workers() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert _workers() == 0
+
+
+def test_waiting_takes_no_threads() -> None:
+    """Many consumers wait in an event loop whose pool of threads is taken up by something else."""
+    go = threading.Event()
+
+    def work(on_piece: Callable[[str], None], cancelled: threading.Event) -> Answer:
+        assert go.wait(30)
+        on_piece("a")
+        on_piece("b")
+        return Answer("ab", "stop", Route(), Timing(), Usage(0, 0, 2, 0))
+
+    async def read(stream: AnswerStream) -> str:
+        return "".join([piece async for piece in stream]) + stream.answer.text
+
+    async def everybody() -> list[str]:
+        loop, release = asyncio.get_running_loop(), threading.Event()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        blocked = loop.run_in_executor(None, release.wait, 30)
+        readers = [asyncio.ensure_future(read(AnswerStream(work))) for _ in range(50)]
+        await asyncio.sleep(0.05)
+        assert not any(reader.done() for reader in readers)
+        go.set()
+        found = await asyncio.gather(*readers)
+        release.set()
+        assert await blocked
+        return found
+
+    assert asyncio.run(everybody()) == ["abab"] * 50
+
+
+def test_a_cancelled_task_stops_the_worker_at_once() -> None:
+    started = threading.Event()
+
+    async def impatient() -> None:
+        async with AnswerStream(_endless(started)) as stream:
+            async for _ in stream:
+                pass
+
+    async def give_up() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(impatient(), 0.2)
+
+    asyncio.run(give_up())
+    assert started.is_set()
+    assert _workers() == 0
+
+
+def test_an_error_reaches_an_async_consumer_once() -> None:
+    def work(on_piece: Callable[[str], None], cancelled: threading.Event) -> Answer:
+        on_piece("a")
+        raise GenerationError("device lost")
+
+    async def read() -> None:
+        stream = AnswerStream(work)
+        assert await anext(stream) == "a"
+        with pytest.raises(GenerationError, match="device lost"):
+            await anext(stream)
+        assert [piece async for piece in stream] == []
+        await stream.aclose()
+        with pytest.raises(InputError, match="not finished"):
+            _ = stream.answer
+
+    asyncio.run(read())
+
+
+def test_a_loop_that_is_gone_does_not_hurt_the_worker() -> None:
+    started = threading.Event()
+    stream = AnswerStream(_endless(started))
+
+    async def look() -> None:
+        waiting = asyncio.ensure_future(anext(stream))
+        await asyncio.sleep(0)
+        waiting.cancel()
+
+    asyncio.run(look())
+    stream.close()
+    assert list(stream) in (["first"], [])
+    assert stream.answer.finish_reason == "cancelled"

@@ -1,0 +1,79 @@
+"""One question at a time for each model: a fair, bounded queue.
+
+Questions that a model answered side by side would each take as long as all of them together, and each hold a context in
+memory. So they are answered in the order in which they came, whatever engine of the process they came through.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary
+
+from qvpic_rag.errors import QueueFullError
+from qvpic_rag.models import VisionLanguageModel
+
+__all__ = ["Turns", "turns_of"]
+
+_GLANCE_S = 0.05  # between looks at whether a waiting question was given up
+
+
+class Turns:
+    """The queue of one model; the first in it has the turn."""
+
+    def __init__(self) -> None:
+        self._queue: deque[object] = deque()
+        self._moved = threading.Condition()
+
+    @contextmanager
+    def turn(self, waiting: int, cancelled: threading.Event | None = None) -> Iterator[bool]:
+        """Wait for the turn and hold it.
+
+        Parameters
+        ----------
+        waiting : int
+            How many may wait already.
+        cancelled : threading.Event, optional
+            Ends the waiting.
+
+        Yields
+        ------
+        bool
+            Whether this is the turn: False where ``cancelled`` came first.
+
+        Raises
+        ------
+        QueueFullError
+            More than ``waiting`` questions are waiting.
+        """
+        mine = object()
+        with self._moved:
+            ahead = len(self._queue)
+            if ahead > waiting:
+                raise QueueFullError(
+                    f"The model answers one question and {ahead - 1} wait; ask again later, or allow more with "
+                    "max_waiting."
+                )
+            self._queue.append(mine)
+        try:
+            with self._moved:
+                while self._queue[0] is not mine and not (cancelled and cancelled.is_set()):
+                    self._moved.wait(_GLANCE_S if cancelled else None)
+                has_turn = self._queue[0] is mine
+            yield has_turn
+        finally:
+            with self._moved:
+                self._queue.remove(mine)
+                self._moved.notify_all()
+
+
+_known: WeakKeyDictionary[VisionLanguageModel, Turns] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def turns_of(model: VisionLanguageModel) -> Turns:
+    """The queue in front of a model."""
+    with _lock:
+        return _known.setdefault(model, Turns())
