@@ -1,0 +1,43 @@
+"""The options of an engine."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from qvpic_rag import RenderProfile
+from typing_extensions import TypedDict, Unpack
+
+__all__ = ["EngineOptions", "engine_options"]
+
+
+class EngineOptions(TypedDict, total=False):
+    """The options of :meth:`qvpic_rag.QVPIC.from_pretrained`; what is left out or None has the engine's default.
+
+    The engine's ``profile`` is ``render_profile`` here, because a LangChain chat model's ``profile`` is something else.
+    """
+
+    embedder: str | None
+    render_profile: str | RenderProfile | None
+    dpis: tuple[int, int] | None
+    system_prompt: str | None
+    top_k: int | None
+    alpha: float | None
+    budget: int | None
+    max_context_tokens: int | None
+    overflow: str | None
+    on_miss: str | None
+    max_waiting: int | None
+    device: str | None
+    dtype: str | None
+    trust_remote_code: bool | None
+    revision: str | None
+    namespace: str | None
+    batch_size: int | None
+    strict: bool | None
+
+
+def engine_options(model: str, bank: str | os.PathLike[str], **options: Unpack[EngineOptions]) -> dict[str, Any]:
+    """Keyword arguments of :meth:`qvpic_rag.QVPIC.from_pretrained`."""
+    given = {("profile" if name == "render_profile" else name): v for name, v in options.items() if v is not None}
+    return {"model": model, "bank": bank, **given}
