@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 # A CPU build of torch where the package index offers one for this version; newer ones pull gigabytes of CUDA libraries.
 TORCH := torch==2.13.0
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Distributions of their own, each with its own settings for tests and types.
+INTEGRATIONS := integrations/llama-index-llms-qvpic integrations/langchain-qvpic
+IN = for each in $(INTEGRATIONS); do (cd $$each && $(CURDIR)/$(BIN)/$(1)) || exit 1; done
 
 .PHONY: help demo test test-all lint clean
 
@@ -15,31 +19,34 @@ demo: $(VENV)/.demo ## Ingest the bundled documents, ask three questions, compar
 
 test: $(VENV)/.test ## Run every test that is not marked slow, gpu or network
 	$(BIN)/python -m pytest
+	$(call IN,python -m pytest)
 
 test-all: $(VENV)/.test ## Run the slow tests as well
 	$(BIN)/python -m pytest -m "not gpu and not network"
+	$(call IN,python -m pytest)
 
 lint: $(VENV)/.dev ## Check formatting, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(call IN,mypy)
 
 clean: ## Remove the virtual environment and the demo's bank
 	rm -rf $(VENV) demo-bank
 
 $(VENV)/.torch:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(INSTALL) $(TORCH)
 	@touch $@
 
 $(VENV)/.demo: pyproject.toml $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[demo,docs]'
+	$(INSTALL) -e '.[demo,docs]' $(INTEGRATIONS:%=-e %)
 	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	$(INSTALL) -e '.[test]' $(INTEGRATIONS:%=-e '%[test]')
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(INSTALL) -e '.[dev]' $(INTEGRATIONS:%=-e '%[test]')
 	@touch $@
