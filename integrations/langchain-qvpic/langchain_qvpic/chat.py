@@ -65,7 +65,6 @@ class ChatQVPIC(BaseChatModel):
     render_profile: str | RenderProfile | None = None
     dpis: tuple[int, int] | None = None
     system_prompt: str | None = None
-    top_k: int | None = None
     alpha: float | None = None
     budget: int | None = None
     max_context_tokens: int | None = None

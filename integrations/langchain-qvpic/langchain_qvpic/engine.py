@@ -8,26 +8,20 @@ from typing import Any
 from qvpic_rag import RenderProfile
 from typing_extensions import TypedDict, Unpack
 
-__all__ = ["EngineOptions", "engine_options"]
+__all__ = ["BankOptions", "EngineOptions", "engine_options"]
 
 
-class EngineOptions(TypedDict, total=False):
-    """The options of :meth:`qvpic_rag.QVPIC.from_pretrained`; what is left out or None has the engine's default.
+class BankOptions(TypedDict, total=False):
+    """The options of :meth:`qvpic_rag.QVPIC.from_pretrained` that decide what is compiled, and with what.
 
-    The engine's ``profile`` is ``render_profile`` here, because a LangChain chat model's ``profile`` is something else.
+    What is left out or None has the engine's default. The engine's ``profile`` is ``render_profile`` here, because a
+    LangChain chat model's ``profile`` is something else. There is no ``top_k``: LangChain's retrievers retrieve.
     """
 
     embedder: str | None
     render_profile: str | RenderProfile | None
     dpis: tuple[int, int] | None
     system_prompt: str | None
-    top_k: int | None
-    alpha: float | None
-    budget: int | None
-    max_context_tokens: int | None
-    overflow: str | None
-    on_miss: str | None
-    max_waiting: int | None
     device: str | None
     dtype: str | None
     trust_remote_code: bool | None
@@ -35,6 +29,17 @@ class EngineOptions(TypedDict, total=False):
     namespace: str | None
     batch_size: int | None
     strict: bool | None
+
+
+class EngineOptions(BankOptions, total=False):
+    """Those and the ones that decide how questions are answered."""
+
+    alpha: float | None
+    budget: int | None
+    max_context_tokens: int | None
+    overflow: str | None
+    on_miss: str | None
+    max_waiting: int | None
 
 
 def engine_options(model: str, bank: str | os.PathLike[str], **options: Unpack[EngineOptions]) -> dict[str, Any]:

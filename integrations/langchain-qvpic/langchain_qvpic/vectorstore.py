@@ -18,7 +18,7 @@ from qvpic_rag import QVPIC, PageIndex
 from qvpic_rag.errors import ConfigError, DocumentError, InputError
 from typing_extensions import Self, Unpack
 
-from langchain_qvpic.engine import EngineOptions, engine_options
+from langchain_qvpic.engine import BankOptions, engine_options
 from langchain_qvpic.entries import Entry, Filter, matcher, parse, source_prefix
 
 __all__ = ["QVPICVectorStore"]
@@ -60,11 +60,11 @@ class QVPICVectorStore(VectorStore):
         *,
         embedding: Embeddings | None = None,
         collection: str = "default",
-        **options: Unpack[EngineOptions],
+        **options: Unpack[BankOptions],
     ) -> None:
-        unknown = sorted(set(options) - set(EngineOptions.__annotations__))
+        unknown = sorted(set(options) - set(BankOptions.__annotations__))
         if unknown:
-            known = ", ".join(EngineOptions.__annotations__)
+            known = ", ".join(BankOptions.__annotations__)
             raise ConfigError(
                 f"QVPICVectorStore has no option {unknown[0]!r}; there are embedding, collection, {known}."
             )

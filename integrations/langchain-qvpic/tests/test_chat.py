@@ -17,7 +17,7 @@ from qvpic_rag import QVPIC, GenerateConfig
 from qvpic_rag.errors import ConfigError, InputError
 
 from langchain_qvpic import ChatQVPIC, QVPICVectorStore, docs_to_qvpic_messages
-from langchain_qvpic.engine import EngineOptions
+from langchain_qvpic.engine import BankOptions, EngineOptions
 
 QUESTION, ANSWER = "What is the badge code of Omar Reyes?", "TB-209"
 
@@ -148,9 +148,9 @@ def test_a_message_without_a_question(llm: ChatQVPIC, messages: list[BaseMessage
 
 
 def test_every_engine_option_is_a_keyword(full_bank: Path) -> None:
-    engines = set(inspect.signature(QVPIC.from_pretrained).parameters) - {"model", "bank", "profile"}
+    engines = set(inspect.signature(QVPIC.from_pretrained).parameters) - {"model", "bank", "profile", "top_k"}
     assert set(EngineOptions.__annotations__) == engines | {"render_profile"}
-    assert set(EngineOptions.__annotations__) <= set(ChatQVPIC.model_fields)
+    assert set(BankOptions.__annotations__) < set(EngineOptions.__annotations__) <= set(ChatQVPIC.model_fields)
     defaults = GenerateConfig()
     fields = ChatQVPIC.model_fields
     assert fields["max_tokens"].default == defaults.max_new_tokens

@@ -338,3 +338,10 @@ def test_a_relative_bank_is_found_from_anywhere(
 def test_a_store_is_persisted_not_pickled() -> None:
     with pytest.raises(InputError, match="persist"):
         pickle.dumps(QVPICVectorStore())
+
+
+def test_embeddings_of_two_models_are_refused() -> None:
+    store = QVPICVectorStore()
+    with pytest.raises(InputError, match="lengths"):
+        store.add([TextNode(text="a", embedding=[1.0]), TextNode(text="b", embedding=[1.0, 0.0])])
+    assert store.get_nodes() == []

@@ -99,7 +99,10 @@ class QVPICVectorStore(BasePydanticVectorStore):
         if not nodes:
             return []
         latest = {node.node_id: node for node in nodes}
-        vectors = np.asarray([node.get_embedding() for node in latest.values()], dtype=np.float32)
+        embeddings = [node.get_embedding() for node in latest.values()]
+        if len({len(each) for each in embeddings}) > 1:
+            raise InputError("The nodes' embeddings have different lengths; embed all of them with one model.")
+        vectors = np.asarray(embeddings, dtype=np.float32)
         with self._lock:
             index = self._index if self._index is not None else PageIndex(vectors.shape[-1])
             numbers = np.arange(self._next, self._next + len(latest), dtype=np.int64)
