@@ -18,7 +18,7 @@ RUN = """
 import sys, nbformat
 from nbclient import NotebookClient
 notebook = nbformat.read(sys.argv[1], as_version=4)
-NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=".")
+NotebookClient(notebook, timeout=300, kernel_name="python3", coalesce_streams=True).execute(cwd=".")
 nbformat.write(notebook, sys.argv[2])
 """
 
