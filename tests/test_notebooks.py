@@ -13,14 +13,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-# In a process of its own: Jupyter's machinery is not what warns as errors are for.
-RUN = """
-import sys, nbformat
-from nbclient import NotebookClient
-notebook = nbformat.read(sys.argv[1], as_version=4)
-NotebookClient(notebook, timeout=300, kernel_name="python3", coalesce_streams=True).execute(cwd=".")
-nbformat.write(notebook, sys.argv[2])
-"""
+RUN = Path(__file__).parents[1] / "tools" / "run_notebook.py"
 
 
 def outputs(notebook: Path) -> list[tuple[str, list[str]]]:
@@ -49,9 +42,9 @@ def test_there_are_notebooks() -> None:
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_says_what_it_says(notebook: Path, tmp_path: Path) -> None:
     made = tmp_path / notebook.name
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, str(notebook), str(made)], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    # In a process of its own: Jupyter's machinery is not what warnings as errors are for.
+    command = [sys.executable, str(RUN), str(notebook), str(made)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     saved = outputs(notebook)
     assert any(shown for _, shown in saved)
