@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 from qvpic_rag.records import Page
@@ -50,13 +51,11 @@ class KnownTexts:
     """
 
     def __init__(self, pages: Iterable[Page]) -> None:
-        self._by_head: dict[_Words, list[tuple[_Words, Page]]] = {}
+        self._by_head: dict[_Words, list[_Known]] = {}
         for page in pages:
-            words = tuple(_WORD.findall(page.text))
-            if words:
-                self._by_head.setdefault(words[:_HEAD], []).append((words, page))
-        for known in self._by_head.values():
-            known.sort(key=lambda each: -len(each[0]))
+            head = tuple(page.text.split(None, _HEAD)[:_HEAD])
+            if head:
+                self._by_head.setdefault(head, []).append(_Known(page))
 
     def find(self, prompt: str) -> Recognised:
         """Cut the texts of pages out of a prompt."""
@@ -97,7 +96,23 @@ class KnownTexts:
 
     def _match(self, words: _Words, at: int) -> tuple[int, Page] | None:
         for size in range(min(_HEAD, len(words) - at), 0, -1):
-            for known, page in self._by_head.get(words[at : at + size], ()):
-                if (size == _HEAD or size == len(known)) and words[at : at + len(known)] == known:
-                    return len(known), page
+            matching = [
+                known
+                for known in self._by_head.get(words[at : at + size], ())
+                if (size == _HEAD or size == len(known.words)) and words[at : at + len(known.words)] == known.words
+            ]
+            if matching:
+                longest = max(matching, key=lambda known: len(known.words))
+                return len(longest.words), longest.page
         return None
+
+
+class _Known:
+    """A page, whose words are counted only once something begins like it: a bank may hold many thousands."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+
+    @cached_property
+    def words(self) -> _Words:
+        return tuple(self.page.text.split())

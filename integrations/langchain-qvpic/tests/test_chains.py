@@ -18,7 +18,7 @@ from langchain_qvpic import ChatQVPIC, QVPICRetriever, QVPICVectorStore, docs_to
 
 ASKED = {
     "What is the badge code of Omar Reyes?": "TB-209",
-    "What is the library room of Ines Falk?": "C17",
+    "What is the travel city of Tove Brandt?": "Odessa",
     "What is the parcel price of Tove Brandt?": "$48.20",
 }
 QUESTION, ANSWER = next(iter(ASKED.items()))
@@ -94,6 +94,7 @@ TEMPLATES = {
         ),
         ("human", "{input}"),
     ],
+    "apart": [("human", "{context}"), ("human", "{input}")],
 }
 
 
