@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 from qvpic_rag.config import RenderProfile
 from qvpic_rag.console import err, reported, say
 from qvpic_rag.errors import ConfigError
+from qvpic_rag.reader.options import Debug, Device, Minutes, Recipe, Run, until
 from qvpic_rag.reader.smolglyph.commands import smolglyph_app
 
 if TYPE_CHECKING:
@@ -21,23 +21,17 @@ __all__ = ["reader_app"]
 
 reader_app = typer.Typer(help="Make a small reader.", no_args_is_help=True, rich_markup_mode=None)
 reader_app.add_typer(smolglyph_app)
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 @reader_app.command()
 def train(
-    run: Annotated[Path, typer.Argument(help="Folder of the run; a checkpoint in it is continued.", metavar="RUN")],
-    recipe: Annotated[
-        Path | None,
-        typer.Option(help="TOML file of stages; by default the one that comes with the package.", show_default=False),
-    ] = None,
+    run: Run,
+    recipe: Recipe = None,
     start: Annotated[
         Path | None, typer.Option(help="Exported reader to start from instead of fresh weights.", show_default=False)
     ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Stop, with a checkpoint, after this long.", min=0, show_default=False)
-    ] = None,
-    device: Annotated[str, typer.Option(help="Such as cpu or cuda:0.")] = "cpu",
+    minutes: Minutes = None,
+    device: Device = "cpu",
     debug: Debug = False,
 ) -> None:
     """Train a reader, or go on training it.
@@ -56,8 +50,7 @@ def train(
         stages = load_recipe(recipe or DEMO_RECIPE)
         model, prompts = new_reader(stages.seed, start)
         trainer = Trainer(run, stages, model.to(resolve_device(device)), prompts, lambda line: say(json.dumps(line)))
-        end = None if minutes is None else time.monotonic() + 60 * minutes
-        trainer.run(lambda: end is not None and time.monotonic() > end)
+        trainer.run(until(minutes))
 
 
 @reader_app.command()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -13,34 +12,28 @@ import typer
 from qvpic_rag.config import RenderProfile
 from qvpic_rag.console import err, reported, say
 from qvpic_rag.errors import ConfigError
+from qvpic_rag.reader.options import Debug, Device, Minutes, Recipe, Run, until
 
 __all__ = ["smolglyph_app"]
 
 smolglyph_app = typer.Typer(
     help="Make the reader with SmolLM2 inside.", no_args_is_help=True, rich_markup_mode=None, name="smolglyph"
 )
-Run = Annotated[Path, typer.Argument(help="Folder of the run; a checkpoint in it is continued.", metavar="RUN")]
 Corpus = Annotated[
     list[Path] | None,
     typer.Option(
         help="Folder of English text, may be given again; by default this machine's documentation.", show_default=False
     ),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 @smolglyph_app.command()
 def train(
     run: Run,
-    recipe: Annotated[
-        Path | None,
-        typer.Option(help="TOML file of stages; by default the one that comes with the package.", show_default=False),
-    ] = None,
+    recipe: Recipe = None,
     corpus: Corpus = None,
-    minutes: Annotated[
-        float | None, typer.Option(help="Stop, with a checkpoint, after this long.", min=0, show_default=False)
-    ] = None,
-    device: Annotated[str, typer.Option(help="Such as cpu or cuda:0.")] = "cpu",
+    minutes: Minutes = None,
+    device: Device = "cpu",
     debug: Debug = False,
 ) -> None:
     """Train smolglyph, or go on training it.
@@ -54,8 +47,7 @@ def train(
 
         stages = load_recipe(recipe or RECIPE)
         trainer = open_run(run, stages, corpus=corpus or (), device=device, log=lambda line: say(json.dumps(line)))
-        end = None if minutes is None else time.monotonic() + 60 * minutes
-        trainer.run(lambda: end is not None and time.monotonic() > end)
+        trainer.run(until(minutes))
 
 
 @smolglyph_app.command()
