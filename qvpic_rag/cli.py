@@ -111,7 +111,7 @@ def ingest(
     ] = None,
     embedder: Annotated[str | None, typer.Option(help="Folder or hub id of the embedding model.")] = None,
     profile: Annotated[
-        str | None, typer.Option(help="Render profile: glyph, glyph-literal, demo or a TOML file.")
+        str | None, typer.Option(help="Render profile: glyph, glyph-literal, demo, smolglyph or a TOML file.")
     ] = None,
     system_prompt: Annotated[str | None, typer.Option(help="System prompt that pages are compiled under.")] = None,
     low_dpi: Annotated[int | None, typer.Option(help="Low resolution; needs --high-dpi.")] = None,

@@ -148,6 +148,7 @@ def print_ingest(report: IngestReport, bank: Path, pages: int, as_json: bool) ->
                 "repaired": list(report.repaired),
                 "unchanged": list(report.unchanged),
                 "failed": [{"source": failure.source, "error": str(failure.error)} for failure in report.failed],
+                "left_out": list(report.left_out),
                 "pages": report.pages,
                 "compiled": report.compiled,
                 "seconds": report.seconds,
@@ -164,6 +165,12 @@ def print_ingest(report: IngestReport, bank: Path, pages: int, as_json: bool) ->
         say(f"The bank {bank} holds {counted(pages, 'page')}.")
     for failure in report.failed:
         err.print(f"Error: {failure.error}")
+    if report.left_out:
+        endings = sorted({Path(source).suffix or "no ending" for source in report.left_out})
+        err.print(
+            f"{counted(len(report.left_out), 'file')} left out, because there is no reader for their types "
+            f"({', '.join(endings[:8])}{', ...' if len(endings) > 8 else ''}); convert them to one that README names."
+        )
 
 
 def print_answer(rag: QVPIC, question: str, generation: dict[str, Any]) -> Answer:
@@ -183,6 +190,8 @@ def print_route(answer: Answer) -> None:
     """What the answer rests on, on stderr, so that stdout is the answer alone."""
     if not answer.text:
         err.print("The answer is empty.")
+    if answer.finish_reason == "length":
+        err.print(f"The answer was cut off after {answer.usage.output_tokens} tokens; raise --max-new-tokens.")
     if answer.route.note:
         err.print(answer.route.note)
     if answer.route.dropped:

@@ -19,7 +19,7 @@ from qvpic_rag.documents.formats import READERS
 from qvpic_rag.errors import DocumentError
 from qvpic_rag.records import Document, stable_digest
 
-__all__ = ["SUFFIXES", "Failure", "document_digest", "read_documents"]
+__all__ = ["SUFFIXES", "Failure", "LeftOut", "document_digest", "read_documents"]
 
 SUFFIXES = tuple(READERS)
 """Endings of the files that can be read, lower case."""
@@ -35,15 +35,22 @@ class Failure:
     error: DocumentError
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """A file in a folder, or one that a pattern matches, of a type that cannot be read."""
+
+    source: str
+
+
 def read_documents(
     paths: Sequence[str | os.PathLike[str]], *, stdin: IO[str] | IO[bytes] | None = None
-) -> Iterator[Document | Failure]:
+) -> Iterator[Document | Failure | LeftOut]:
     """Read documents one after the other; what cannot be read is yielded as a :class:`Failure` and reading goes on.
 
     Parameters
     ----------
     paths : Sequence[str | os.PathLike[str]]
-        Files; folders (with all that is below, in name order, without hidden and unsupported files); patterns such as
+        Files; folders (with all that is below, in name order, without hidden files); patterns such as
         ``docs/**/*.md``; ``-`` for standard input, read as plain text under the source ``stdin``. A file that several
         paths reach is read once.
     stdin : IO[str] | IO[bytes], optional
@@ -51,7 +58,7 @@ def read_documents(
 
     Yields
     ------
-    Document | Failure
+    Document | Failure | LeftOut
         A document's ``source`` is its path as given, with forward slashes and without ``./`` or a trailing slash.
     """
     given = [paths] if isinstance(paths, str | os.PathLike) else paths
@@ -66,7 +73,7 @@ def read_documents(
             identity = os.path.realpath(found.source) if found.error is None else found.source
             if identity not in seen:
                 seen.add(identity)
-                yield _read(found)
+                yield _read(found) if found.readable else LeftOut(found.source)
 
 
 def document_digest(document: Document) -> str:

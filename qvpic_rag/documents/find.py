@@ -16,18 +16,19 @@ __all__ = ["Found", "find", "reason"]
 
 @dataclass(frozen=True)
 class Found:
-    """A file to read (``error`` is None), or a path that leads to none."""
+    """A file to read, a path that leads to none (``error``), or a file in a folder that no reader is for."""
 
     source: str
     error: DocumentError | None = None
+    readable: bool = True
 
 
 def find(path: str, suffixes: Sequence[str]) -> Iterator[Found]:
     """The files that one argument names.
 
-    A file named directly is found whatever its ending; in folders and patterns only files that end in one of
-    ``suffixes`` are, and no hidden ones. Folders are walked depth first in name order; links to folders are followed,
-    each real folder once.
+    A file named directly is to be read whatever its ending; in folders and patterns only files that end in one of
+    ``suffixes`` are ``readable``, and hidden ones are not found. Folders are walked depth first in name order; links to
+    folders are followed, each real folder once.
     """
     source = Path(path).as_posix() if path else ""
     try:
@@ -52,7 +53,7 @@ def find(path: str, suffixes: Sequence[str]) -> Iterator[Found]:
         return
     nothing = True
     for item in found:
-        nothing = False
+        nothing = nothing and not item.readable
         yield item
     if nothing:
         yield _failed(source, f"{what} no file that can be read; supported are {', '.join(suffixes)}.")
@@ -98,8 +99,8 @@ def _walk(folder: Path, suffixes: Sequence[str], visited: set[str]) -> Iterator[
             path = folder / name
             if path.is_dir():
                 yield from _walk(path, suffixes, visited)
-            elif path.suffix.lower() in suffixes and path.is_file():
-                yield Found(path.as_posix())
+            elif path.is_file():
+                yield Found(path.as_posix(), readable=path.suffix.lower() in suffixes)
     except OSError as error:
         yield _unreadable(folder, error)
 
@@ -115,8 +116,8 @@ def _matching(pattern: str, suffixes: Sequence[str]) -> Iterator[Found]:
             yield match
         elif _is_dir(path):
             yield from _walk(path, suffixes, visited)
-        elif path.suffix.lower() in suffixes and path.is_file():
-            yield Found(path.as_posix())
+        elif path.is_file():
+            yield Found(path.as_posix(), readable=path.suffix.lower() in suffixes)
 
 
 def _expand(folder: Path, parts: tuple[str, ...]) -> Iterator[Found]:

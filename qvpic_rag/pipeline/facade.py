@@ -12,7 +12,7 @@ from PIL import Image
 
 from qvpic_rag.bank import Bank
 from qvpic_rag.config import GenerateConfig, RenderProfile, RequestConfig, RouteConfig, check_dpis
-from qvpic_rag.documents import Failure, read_documents
+from qvpic_rag.documents import Failure, LeftOut, read_documents
 from qvpic_rag.embed import load_embedder
 from qvpic_rag.errors import ConfigError, InputError
 from qvpic_rag.models import BUNDLED, load_model
@@ -377,7 +377,7 @@ def _profile(profile: str | RenderProfile | None, known: Recipe | None, model: s
 
 def _documents(
     items: Sequence[str | os.PathLike[str] | Document], stdin: IO[bytes] | IO[str] | None
-) -> Iterable[Document | Failure]:
+) -> Iterable[Document | Failure | LeftOut]:
     """Records as they are, paths read; in the order given."""
     paths: list[str | os.PathLike[str]] = []
     for item in items:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from qvpic_rag.documents import Failure, document_digest
+from qvpic_rag.documents import Failure, LeftOut, document_digest
 from qvpic_rag.errors import DocumentError, InputError
 from qvpic_rag.pipeline.engine import Engine
 from qvpic_rag.progress import Progress
@@ -22,7 +23,8 @@ _WINDOW = 32
 class IngestReport:
     """What one ingest did; sources in the order in which they came.
 
-    ``repaired`` are unchanged documents some of whose blocks were lost and have been compiled again. ``pages`` counts
+    ``repaired`` are unchanged documents some of whose blocks were lost and have been compiled again; ``left_out`` are
+    files in folders of types that cannot be read. ``pages`` counts
     the pages of added, replaced and repaired documents, ``compiled`` the KV blocks that had to be computed
     (two per new page), ``seconds`` the wall time.
     """
@@ -32,6 +34,7 @@ class IngestReport:
     repaired: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     failed: tuple[Failure, ...] = ()
+    left_out: tuple[str, ...] = ()
     pages: int = 0
     compiled: int = 0
     seconds: float = 0.0
@@ -52,10 +55,11 @@ class _Tally:
     repaired: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
     failed: list[Failure] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
     compiled: int = 0
 
 
-def ingest(engine: Engine, items: Iterable[Document | Failure], progress: Progress) -> IngestReport:
+def ingest(engine: Engine, items: Iterable[Document | Failure | LeftOut], progress: Progress) -> IngestReport:
     """Store documents; unchanged ones are skipped, changed ones replaced, unreadable ones listed.
 
     Blocks are stored as they are compiled and documents as soon as their window is complete, so an interrupted ingest
@@ -78,18 +82,24 @@ def ingest(engine: Engine, items: Iterable[Document | Failure], progress: Progre
         repaired=tuple(tally.repaired),
         unchanged=tuple(tally.unchanged),
         failed=tuple(tally.failed),
+        left_out=tuple(tally.left_out),
         pages=total,
         compiled=tally.compiled,
         seconds=time.perf_counter() - start,
     )
 
 
-def _plan(engine: Engine, items: Iterable[Document | Failure], tally: _Tally) -> Iterator[_Planned]:
+def _plan(engine: Engine, items: Iterable[Document | Failure | LeftOut], tally: _Tally) -> Iterator[_Planned]:
     """Lay out what is new or changed."""
     seen: set[str] = set()
+    home = engine.bank.path.resolve()
     for item in items:
         if isinstance(item, Failure):
             tally.failed.append(item)
+            continue
+        if isinstance(item, LeftOut):
+            if home not in Path(item.source).resolve().parents:  # the bank may lie in the folder that is ingested
+                tally.left_out.append(item.source)
             continue
         if not (isinstance(item.text, str) and isinstance(item.source, str) and item.source):
             raise InputError(f"A document's text and source must be strings; those of {item.source!r} are not.")

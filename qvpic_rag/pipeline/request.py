@@ -121,7 +121,11 @@ def _answer(
             "be told instead.", len(dropped), len(loaded),
         )  # fmt: skip
     if not kept and not dropped:
-        note = "No page was retrieved; the answer is generated without documents."
+        note = (
+            "No page was retrieved; the answer is generated without documents."
+            if question.context is None
+            else "No page came with the question or was recognised in it; the model reads only its text."
+        )
     elif not kept:
         query_ids = engine.template.without_pages(question.messages)
         note = "No retrieved page fits the context; the answer is generated without documents."

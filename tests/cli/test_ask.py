@@ -56,6 +56,7 @@ def test_a_terminal_gets_the_answer_in_pieces(run: Run, demo_bank: Path, monkeyp
 def test_generation_options(run: Run, demo_bank: Path) -> None:
     found = run("ask", QUESTION, "--bank", demo_bank, "--json", "--max-new-tokens", 2).json
     assert (found["finish_reason"], found["usage"]["output_tokens"]) == ("length", 2)
+    assert "cut off after 2 tokens" in run("ask", QUESTION, "--bank", demo_bank, "--max-new-tokens", 2).err
     found = run("ask", QUESTION, "--bank", demo_bank, "--json", "--stop", "2").json
     assert (found["answer"], found["finish_reason"]) == ("TB-", "stop")
 

@@ -14,7 +14,7 @@ from qvpic_rag import Bank
 from qvpic_rag.bank import blockfile
 from tests.cli.conftest import Run
 
-REPORT = {"added", "replaced", "repaired", "unchanged", "failed", "pages", "compiled", "seconds"}
+REPORT = {"added", "replaced", "repaired", "unchanged", "failed", "left_out", "pages", "compiled", "seconds"}
 
 
 def sources(bank: Path) -> list[str]:
@@ -115,6 +115,17 @@ def test_good_files_are_stored_and_bad_ones_listed(run: Run, bank: Path, note: P
     report = json.loads(result.out)
     assert report["unchanged"] == [note.as_posix()]
     assert [set(failure) for failure in report["failed"]] == [{"source", "error"}] * 2
+
+
+def test_files_without_a_reader_are_said(run: Run, bank: Path, note: Path) -> None:
+    (note.parent / "table.xlsx").write_bytes(b"PK")
+    result = run("ingest", note.parent, "--bank", bank)
+    assert result.code == 0
+    assert "1 file left out" in result.err
+    assert ".xlsx" in result.err
+    assert json.loads(run("ingest", note.parent, "--bank", bank, "--json").out)["left_out"] == [
+        (note.parent / "table.xlsx").as_posix()
+    ]
 
 
 def test_a_file_without_permission(run: Run, bank: Path, note: Path, monkeypatch: pytest.MonkeyPatch) -> None:

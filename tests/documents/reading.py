@@ -6,11 +6,11 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from qvpic_rag.documents import Failure, read_documents
+from qvpic_rag.documents import Failure, LeftOut, read_documents
 from qvpic_rag.errors import DocumentError
 from qvpic_rag.records import Document
 
-__all__ = ["failure", "pdf", "read", "sources", "write"]
+__all__ = ["failure", "left_out", "pdf", "read", "sources", "write"]
 
 
 def write(path: str, content: str | bytes = "text") -> None:
@@ -21,8 +21,12 @@ def write(path: str, content: str | bytes = "text") -> None:
 
 def sources(*paths: str) -> list[str]:
     """What was read, in order; a failure in round brackets."""
-    found = read_documents(paths)
+    found = [item for item in read_documents(paths) if not isinstance(item, LeftOut)]
     return [item.source if isinstance(item, Document) else f"({item.source})" for item in found]
+
+
+def left_out(*paths: str) -> list[str]:
+    return [item.source for item in read_documents(paths) if isinstance(item, LeftOut)]
 
 
 def read(path: str) -> str:
@@ -33,7 +37,7 @@ def read(path: str) -> str:
 
 
 def failure(path: str, **options: Any) -> str:
-    (item,) = read_documents([path], **options)
+    (item,) = (item for item in read_documents([path], **options) if not isinstance(item, LeftOut))
     assert isinstance(item, Failure), item
     assert isinstance(item.error, DocumentError)
     message = str(item.error)

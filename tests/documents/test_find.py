@@ -10,7 +10,7 @@ import pytest
 
 from qvpic_rag.documents import SUFFIXES, Failure, read_documents
 from qvpic_rag.records import Document
-from tests.documents.reading import failure, read, sources, write
+from tests.documents.reading import failure, left_out, read, sources, write
 
 
 def test_a_folder_is_walked_in_name_order_without_hidden_and_unsupported_files() -> None:
@@ -75,6 +75,15 @@ def test_patterns(pattern: str, expected: list[str]) -> None:
     assert sources(pattern) == sources(pattern)
     absolute = f"{Path.cwd().as_posix()}/{pattern}"
     assert sorted(sources(absolute)) == sorted(f"{Path.cwd().as_posix()}/{path}" for path in expected)
+
+
+def test_files_without_a_reader_are_named() -> None:
+    for path in ("docs/a.md", "docs/p.png", "docs/deep/c.docx", "docs/.hidden.png"):
+        write(path)
+    assert left_out("docs") == ["docs/deep/c.docx", "docs/p.png"]
+    assert left_out("docs/*") == ["docs/deep/c.docx", "docs/p.png"]
+    assert left_out("docs/*.md", "docs/p*") == ["docs/p.png"]
+    assert "no file that can be read" in failure("docs/p*")
 
 
 def test_a_file_whose_name_looks_like_a_pattern_is_that_file() -> None:

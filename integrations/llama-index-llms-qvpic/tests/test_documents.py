@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -279,6 +280,19 @@ def test_wrong_use_of_the_store() -> None:
         ids(make_store(), mode="sparse")
     with pytest.raises(InputError, match="embedding"):
         make_store().query(VectorStoreQuery())
+
+
+def test_a_store_that_is_not_given_is_missed(index: VectorStoreIndex, tmp_path: Path) -> None:
+    index.storage_context.persist(str(tmp_path / "index"))
+    with pytest.raises(ValueError, match=r".") as raised:
+        StorageContext.from_defaults(persist_dir=str(tmp_path / "index"))
+    said = "".join(traceback.format_exception(raised.value))
+    assert "QVPICVectorStore.from_persist_dir" in said
+
+
+def test_embedding_options() -> None:
+    with pytest.raises(ValueError, match="model"):
+        QVPICEmbedding(model="demo")  # model_name; the default model must not come instead
 
 
 def test_embedding_batches(embedding: QVPICEmbedding) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.bridge.pydantic import Field
+from llama_index.core.bridge.pydantic import ConfigDict, Field
 from qvpic_rag import shared_embedder
 
 __all__ = ["QVPICEmbedding"]
@@ -18,6 +18,9 @@ class QVPICEmbedding(BaseEmbedding):
     ``QVPICEmbedding(model_name="BAAI/bge-m3")``; ``demo`` is a small one that works offline. The model is loaded when
     it is first used and never pickled.
     """
+
+    # An unknown option, such as ``model``, must not leave the default model in its place.
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), arbitrary_types_allowed=True)
 
     model_name: str = Field(default="BAAI/bge-m3", description="`demo`, a folder, or a hub id.")
     device: str | None = Field(default=None, description="The first CUDA device by default, else the CPU.")

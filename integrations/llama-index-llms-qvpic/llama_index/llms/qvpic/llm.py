@@ -17,13 +17,14 @@ from llama_index.core.base.llms.types import (
     CompletionResponseGen,
     LLMMetadata,
 )
-from llama_index.core.bridge.pydantic import Field
+from llama_index.core.bridge.pydantic import Field, model_validator
 from llama_index.core.chat_engine.types import BaseChatEngine, ChatMode
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.llm import LLM
-from qvpic_rag import AnswerStream, Message
+from qvpic_rag import AnswerStream, GenerateConfig, Message, RequestConfig, RouteConfig
 from qvpic_rag.models import context_length
+from typing_extensions import Self
 
 from llama_index.llms.qvpic.conversation import Request, request_of, turns_of
 from llama_index.llms.qvpic.options import EngineOptions
@@ -48,8 +49,10 @@ class QVPICLLM(EngineOptions, LLM):
 
     Raises
     ------
+    qvpic_rag.errors.ConfigError
+        An option is out of range.
     qvpic_rag.errors.InputError
-        When it is first used: its subclasses say what is wrong with the model, the bank or the options.
+        When it is first used: its subclasses say what is wrong with the model or the bank.
     qvpic_rag.errors.QueueFullError
         More than ``max_waiting`` questions wait for the model.
     """
@@ -67,6 +70,19 @@ class QVPICLLM(EngineOptions, LLM):
     top_p: float = 1.0
     seed: int | None = None
     stop: list[str] = Field(default_factory=list, description="Strings that end an answer.")
+
+    @model_validator(mode="after")
+    def _in_range(self) -> Self:
+        """Refuse wrong numbers here; models and banks are looked at when they are first used."""
+        RouteConfig(self.alpha, self.budget)
+        RequestConfig(
+            max_context_tokens=self.max_context_tokens,
+            overflow=self.overflow,
+            on_miss=self.on_miss,
+            max_waiting=self.max_waiting,
+        )
+        GenerateConfig(**self._settings())
+        return self
 
     def _engine_options(self) -> dict[str, Any]:
         return {
@@ -125,14 +141,16 @@ class QVPICLLM(EngineOptions, LLM):
         return [Message("user", prompt)]
 
     def _stream(self, request: Request, options: dict[str, Any]) -> AnswerStream:
-        settings = {
+        return self.rag.stream(**vars(request.asked), **{**self._settings(), **options})
+
+    def _settings(self) -> dict[str, Any]:
+        return {
             "max_new_tokens": self.max_new_tokens,
             "temperature": self.temperature,
             "top_p": self.top_p,
             "seed": self.seed,
             "stop": tuple(self.stop),
         }
-        return self.rag.stream(**vars(request.asked), **{**settings, **options})
 
     def _answer(self, turns: Sequence[Message], options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         record = begun()

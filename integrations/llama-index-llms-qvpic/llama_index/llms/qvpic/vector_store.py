@@ -35,6 +35,9 @@ from llama_index.llms.qvpic.names import ref_doc_of, source_of, sources_begin
 __all__ = ["QVPICVectorStore"]
 
 _VERSION = 1
+# LlamaIndex reads a persisted store that it is not given as its own simple one, and finds it empty. Where that one's
+# numbers would be, this makes it fail, and its traceback say what to do.
+_NOT_SIMPLE = "give StorageContext.from_defaults vector_store=QVPICVectorStore.from_persist_dir(folder)"
 _STORES: WeakValueDictionary[int, QVPICVectorStore] = WeakValueDictionary()  # of this process, by identity
 
 
@@ -261,6 +264,7 @@ class QVPICVectorStore(BasePydanticVectorStore):
             described = {
                 "format": "qvpic-vector-store",
                 "version": _VERSION,
+                "embedding_dict": {"": [_NOT_SIMPLE]},
                 "bank": self.bank,
                 "namespace": self.namespace,
                 "next": self._next,
