@@ -199,7 +199,7 @@ class RequestConfig:
     max_context_tokens: int | None = None
     overflow: str = "drop"
     on_miss: str = "compile"
-    max_waiting: int = 64
+    max_waiting: int = 1024
 
     def __post_init__(self) -> None:
         _number("RequestConfig", "top_k", self.top_k, 1, 100_000, whole=True)

@@ -24,6 +24,9 @@ Each message is one sentence that names what is wrong and what to do about it. T
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 __all__ = [
     "BankError",
     "BankMismatchError",
@@ -86,6 +89,10 @@ class BankMismatchError(InputError):
     def __init__(self, message: str, *, field: str) -> None:
         super().__init__(message)
         self.field = field
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors cross process borders; a pool whose worker raised one that does not waits for ever."""
+        return partial(type(self), field=self.field), self.args
 
 
 class UnsupportedModelError(InputError):

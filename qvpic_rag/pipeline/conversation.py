@@ -35,7 +35,7 @@ class Asked:
     query : str
         The user's own words in it; "" where there are none.
     context : tuple[Document | Page, ...]
-        What was given, then the pages that were recognised.
+        What was given, or the pages that were recognised.
     system : str | None
         All system turns, joined by empty lines.
     history : tuple[Message, ...]
@@ -63,7 +63,7 @@ def asked(
     messages : Sequence[Message]
         Oldest first; roles ``system``, ``user`` and ``assistant``.
     context : Sequence[Document | Page]
-        What is known to be retrieved, such as documents that came beside the text.
+        What is known to be retrieved, such as documents that came beside the text. Nothing is recognised then.
     recognise : Callable[[str], Recognised]
         Finds the texts of stored pages.
 
@@ -72,6 +72,8 @@ def asked(
     InputError
         The last turn is not the user's.
     """
+    if context:
+        recognise = _nothing
     pages: dict[Page, None] = {}
     systems: list[str] = []
     turns: list[Message] = []
@@ -97,6 +99,10 @@ def asked(
             pages.update(dict.fromkeys(found.pages))
     question = turns[-1].content
     return Asked(question, user_words(question), (*context, *pages), instructions.text or None, tuple(turns[:-1]))
+
+
+def _nothing(text: str) -> Recognised:
+    return Recognised(text, ())
 
 
 def _without_pages(turn: str, recognise: Callable[[str], Recognised]) -> Recognised:

@@ -12,11 +12,11 @@ from PIL import Image
 
 from qvpic_rag.bank import Bank
 from qvpic_rag.config import GenerateConfig, RenderProfile, RequestConfig, RouteConfig, check_dpis
-from qvpic_rag.documents import Failure, LeftOut, read_documents
 from qvpic_rag.embed import load_embedder
 from qvpic_rag.errors import ConfigError, InputError
 from qvpic_rag.models import BUNDLED, load_model
 from qvpic_rag.models.device import default_dtype, resolve_device
+from qvpic_rag.pipeline.arguments import check_arguments, conversation, documents_of, profile_of
 from qvpic_rag.pipeline.conversation import Asked, asked
 from qvpic_rag.pipeline.engine import Engine, make_recipe
 from qvpic_rag.pipeline.ingest import IngestReport, ingest
@@ -24,7 +24,7 @@ from qvpic_rag.pipeline.request import Question, answer
 from qvpic_rag.pipeline.shared import EMBEDDERS, MODELS
 from qvpic_rag.pipeline.stream import AnswerStream
 from qvpic_rag.progress import Progress, bar
-from qvpic_rag.records import Answer, Document, Message, Page, Recipe
+from qvpic_rag.records import Answer, Document, Message, Page
 from qvpic_rag.render import Renderer
 from qvpic_rag.template import ChatTemplate
 
@@ -63,7 +63,7 @@ class QVPIC:
         max_context_tokens: int | None = None,
         overflow: str = "drop",
         on_miss: str = "compile",
-        max_waiting: int = 64,
+        max_waiting: int = 1024,
         device: str | None = None,
         dtype: str | None = None,
         trust_remote_code: bool = False,
@@ -111,12 +111,13 @@ class QVPIC:
             Its subclasses say what: an unknown model, an unsupported architecture, a setting out of range, or a bank
             that was made with something else.
         """
+        check_arguments(model, bank, embedder=embedder, system_prompt=system_prompt, dtype=dtype, revision=revision)
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ConfigError(f"batch_size must be a whole number from 1, not {batch_size!r}.")
         request = RequestConfig(top_k, max_context_tokens, overflow, on_miss, max_waiting)
         routing = RouteConfig(alpha, budget)
         known = Bank.recipe_at(bank)
-        renderer = Renderer(_profile(profile, known, model), strict=strict)
+        renderer = Renderer(profile_of(profile, known, model), strict=strict)
         resolutions = check_dpis(dpis or (known.dpis if known else _DEFAULT_DPIS))
         target = resolve_device(device)
         options = {
@@ -195,10 +196,10 @@ class QVPIC:
         else:
             raise InputError(f"Give paths or Document records to ingest, not {type(documents).__name__}.")
         if callable(progress):
-            report = ingest(self._engine, _documents(items, stdin), progress)
+            report = ingest(self._engine, documents_of(items, stdin), progress)
         else:
             with bar("Compiling", "pages", enabled=progress) as update:
-                report = ingest(self._engine, _documents(items, stdin), update)
+                report = ingest(self._engine, documents_of(items, stdin), update)
         for failure in report.failed:  # a caller who does not look at the report should still hear of it
             _log.warning("not ingested: %s", failure.error)
         return report
@@ -301,7 +302,7 @@ class QVPIC:
             raise InputError("context must hold Document or Page records, such as Document('The text.', 'its name').")
         return Question(
             question if query is None else query,
-            _conversation(question, system, history),
+            conversation(question, system, history),
             request,
             self._route,
             settings,
@@ -316,14 +317,15 @@ class QVPIC:
         messages : Sequence[Message]
             Oldest first, system turns among them; filled prompt templates are fine. The last one asks.
         context : Sequence[Document | Page]
-            What is known to be retrieved; stored pages whose texts stand in the messages are added to it.
+            What is known to be retrieved. Where nothing is, stored pages whose texts stand in the messages are the
+            context; where something is, nobody's document can stand for a part of the prompt that equals its text.
 
         Raises
         ------
         InputError
             The last message is not the user's.
         """
-        return asked(messages, context, self._engine.known_texts().find)
+        return asked(messages, context, lambda text: self._engine.known_texts().find(text))
 
     # ------------------------------------------------------------------ what it is made of
 
@@ -363,47 +365,3 @@ class QVPIC:
 
     def __exit__(self, *failure: object) -> None:
         self.close()
-
-
-def _profile(profile: str | RenderProfile | None, known: Recipe | None, model: str) -> RenderProfile:
-    if isinstance(profile, RenderProfile):
-        return profile
-    if profile is not None:
-        return RenderProfile.load(profile)
-    if known is not None:
-        return RenderProfile.from_dict(known.profile)
-    return RenderProfile.load(model if model in BUNDLED else "glyph")  # a bundled reader has one of its own
-
-
-def _documents(
-    items: Sequence[str | os.PathLike[str] | Document], stdin: IO[bytes] | IO[str] | None
-) -> Iterable[Document | Failure | LeftOut]:
-    """Records as they are, paths read; in the order given."""
-    paths: list[str | os.PathLike[str]] = []
-    for item in items:
-        if isinstance(item, str) and "\n" in item:
-            raise InputError("A string is a path here; give a text as Document(text=..., source=...).")
-        if isinstance(item, Document):
-            yield from read_documents(paths, stdin=stdin) if paths else ()
-            paths = []
-            yield item
-        elif isinstance(item, str | os.PathLike):
-            paths.append(item)
-        else:
-            raise InputError(f"Give paths or Document records to ingest, not {type(item).__name__}.")
-    yield from read_documents(paths, stdin=stdin) if paths else ()
-
-
-def _conversation(question: str, system: str | None, history: Sequence[Message]) -> tuple[Message, ...]:
-    """The chat turns; per-request instructions open the first user turn, where they follow the pages."""
-    turns = [*(history or ()), Message("user", question)]
-    if not all(isinstance(turn, Message) and isinstance(turn.content, str) for turn in turns):
-        raise InputError("history must hold Message records with text, such as Message('user', 'Hello.').")
-    wrong = [turn for turn in turns if turn.role not in ("user", "assistant")]
-    if wrong:
-        raise InputError(f"history holds a {wrong[0].role!r} turn; give instructions through system= instead.")
-    if turns[0].role != "user":
-        raise InputError("history must begin with a user turn.")
-    if system is not None:
-        turns[0] = Message("user", f"{system}\n\n{turns[0].content}")
-    return tuple(turns)

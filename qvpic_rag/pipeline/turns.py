@@ -6,6 +6,7 @@ memory. So they are answered in the order in which they came, whatever engine of
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -77,3 +78,12 @@ def turns_of(model: VisionLanguageModel) -> Turns:
     """The queue in front of a model."""
     with _lock:
         return _known.setdefault(model, Turns())
+
+
+def _forked() -> None:
+    """Whoever had the turn, or the lock, goes on in the parent; here nobody would ever give it back."""
+    global _known, _lock
+    _known, _lock = WeakKeyDictionary(), threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qvpic_rag.render.characters import is_blank
 from qvpic_rag.render.renderer import Renderer
 
-__all__ = ["Renderer"]
+__all__ = ["Renderer", "is_blank"]

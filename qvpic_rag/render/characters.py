@@ -16,7 +16,16 @@ import re
 import unicodedata
 from functools import cache
 
-__all__ = ["CJK_TOKEN", "clean", "cluster_pattern", "has_cjk", "has_rtl", "has_shaped", "needs_shaping"]
+__all__ = [
+    "CJK_TOKEN",
+    "clean",
+    "cluster_pattern",
+    "has_cjk",
+    "has_rtl",
+    "has_shaped",
+    "is_blank",
+    "needs_shaping",
+]
 
 _NEWLINES = re.compile("\r\n|[\r\v\x85\u2028\u2029]")
 _SPACES = re.compile("[\x1c-\x1f\u1680\u2000-\u2006\u2008-\u200a\u205f]")
@@ -63,6 +72,11 @@ def clean(text: str) -> str:
     text = _STRAY_JOINER.sub("", text)
     text = _SURROGATES.sub("\ufffd", text)
     return unicodedata.normalize("NFC", text)
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text has nothing to draw, and so no pages."""
+    return not clean(text).strip()
 
 
 def has_cjk(text: str) -> bool:

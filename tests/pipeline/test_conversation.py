@@ -44,12 +44,18 @@ def test_somebody_must_ask(turns: tuple[str, ...]) -> None:
 
 
 def test_pages_of_all_turns_but_the_assistants() -> None:
-    given = Document("Given.", "g")
-    found = ask(f"s {LONG.text}", "u yes\nWho?", f"a {FAQ.text}", "u yes\nAnd?", context=(given,))
-    assert found.context == (given, LONG, YES)
+    found = ask(f"s {LONG.text}", "u yes\nWho?", f"a {FAQ.text}", "u yes\nAnd?")
+    assert found.context == (LONG, YES)
     assert found.system == "[pages]"
     assert [turn.content for turn in found.history] == ["[pages]\nWho?", FAQ.text]
     assert (found.question, found.query) == ("[pages]\nAnd?", "And?")
+
+
+def test_nothing_is_recognised_beside_given_context() -> None:
+    """Else a document that equals an instruction of a prompt would take it out of everybody's requests."""
+    given = Document("Given.", "g")
+    found = ask(f"s {LONG.text}", f"u {LONG.text}\nWho?", context=(given,))
+    assert (found.context, found.system, found.question) == ((given,), LONG.text, f"{LONG.text}\nWho?")
 
 
 @pytest.mark.parametrize(

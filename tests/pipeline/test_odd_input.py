@@ -153,3 +153,25 @@ def test_blocks_taken_by_another_process_are_compiled_again_before_the_document_
     assert (report.added, report.compiled) == (("desk",), 4)
     [page] = rag.bank.document_pages("desk")
     assert all(rag.bank.keep_blocks([rag.engine.key(page, dpi) for dpi in (72, 120)]))
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("model", None),
+        ("model", " "),
+        ("model", "a\0b"),
+        ("bank", None),
+        ("bank", ""),
+        ("bank", "a\0b"),
+        ("embedder", 5),
+        ("system_prompt", 5),
+        ("dtype", 16),
+        ("revision", 1),
+    ],
+)
+def test_arguments_that_are_no_names(option: str, value: Any, tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"model": "demo", "bank": tmp_path / "bank", option: value}
+    with pytest.raises(ConfigError, match=option):
+        QVPIC.from_pretrained(**arguments)
+    assert list(tmp_path.iterdir()) == []

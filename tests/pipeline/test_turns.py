@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -121,6 +123,18 @@ def held(rag: QVPIC) -> Iterator[Turns]:
     turns = turns_of(rag.engine.model)
     with turns.turn(0):
         yield turns
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # is multi-threaded, says Python 3.12
+def test_a_child_does_not_wait_for_its_parents_questions(rag: QVPIC) -> None:
+    with held(rag):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)  # ends a child that waits
+            with turns_of(rag.engine.model).turn(0) as has_turn:
+                os._exit(0 if has_turn else 1)
+        assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_question_waits_and_says_how_long(rag: QVPIC) -> None:

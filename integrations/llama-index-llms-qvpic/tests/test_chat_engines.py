@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,6 +42,20 @@ def test_three_turns(index: VectorStoreIndex, llm: ScriptedLLM, mode: str) -> No
         response = engine.chat(question)
         assert str(response) == expected
         check(response, llm, turn, best)
+
+
+def test_a_long_chat_forgets_and_goes_on(index: VectorStoreIndex, make_llm: Callable[..., ScriptedLLM]) -> None:
+    """The memory leaves room for pages, whose tokens it cannot see, and counts the model's own tokens."""
+    llm = make_llm(max_context_tokens=1600)
+    engine = llm.as_chat_engine(index, similarity_top_k=1)
+    said = "internationalisation characteristically notwithstanding " * 4  # few tokens by other models' count
+    turns = 10
+    for turn in range(turns):
+        llm.says(said)
+        (call,) = engine.chat(f"{said} Turn {turn}? {BADGE}").metadata["qvpic"]
+        assert len(call["nodes"]) == 1
+    assert 2 <= len(llm.asked[-1].history) < 2 * (turns - 1)
+    assert engine.chat(BADGE).metadata["qvpic"][0]["pages"]
 
 
 @pytest.mark.parametrize("mode", ["context", "condense_plus_context"])

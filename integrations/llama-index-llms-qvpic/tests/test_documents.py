@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import datetime
 import pickle
 import subprocess
 import sys
@@ -19,7 +21,7 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters, VectorStoreQuery
 from llama_scripted import BADGE, CODE, ScriptedLLM
 from qvpic_rag import Bank
-from qvpic_rag.errors import BankError, InputError
+from qvpic_rag.errors import BankError, BankNotFoundError, InputError
 
 from llama_index.llms.qvpic import QVPICEmbedding, QVPICTransform, QVPICVectorStore, source_of
 from llama_index.llms.qvpic.names import sources_begin
@@ -31,7 +33,7 @@ def sources(bank: Path) -> list[str]:
 
 
 def refs(bank: Path) -> set[str]:
-    return {source.partition("#")[0] for source in sources(bank)}
+    return {source.removeprefix("llamaindex/").partition("#")[0] for source in sources(bank)}
 
 
 @pytest.fixture
@@ -69,7 +71,7 @@ def test_transform_and_deletions(bank: Path, transform: QVPICTransform, embeddin
     index.update_ref_doc(Document(text="The badge code of Rex Moor is CD-34.", doc_id="rex"))
     (rex,) = [node for node in store.get_nodes() if node.ref_doc_id == "rex"]
     assert "CD-34" in rex.get_content()
-    assert [each for each in sources(bank) if each.startswith("rex#")] == [source_of(rex)]
+    assert [each for each in sources(bank) if each.startswith("llamaindex/rex#")] == [source_of(rex)]
     index.delete_nodes([rex.node_id])
     assert "rex" not in refs(bank)
     assert [node.ref_doc_id for node in store.get_nodes()] == ["pim"]
@@ -86,8 +88,9 @@ def test_refresh(bank: Path, transform: QVPICTransform, embedding: QVPICEmbeddin
     changed = [first[0], Document(text="Newer.", doc_id="old"), Document(text="Added.", doc_id="new")]
     assert index.refresh_ref_docs(changed) == [False, True, True]
     after = sources(bank)
-    assert {each for each in before if each.startswith("pim#")} == {each for each in after if each.startswith("pim#")}
-    assert len([each for each in after if each.startswith("old#")]) == 1
+    kept = [{each for each in names if each.startswith("llamaindex/pim#")} for names in (before, after)]
+    assert kept[0] == kept[1] != set()
+    assert len([each for each in after if each.startswith("llamaindex/old#")]) == 1
     assert "new" in refs(bank)
 
 
@@ -290,6 +293,62 @@ def test_a_store_that_is_not_given_is_missed(index: VectorStoreIndex, tmp_path: 
     assert "QVPICVectorStore.from_persist_dir" in said
 
 
+def test_a_store_is_one_object() -> None:
+    for make in (copy.copy, copy.deepcopy):
+        with pytest.raises(InputError, match="same object"):
+            make(make_store())
+
+
+def test_metadata_that_come_back_as_text(bank: Path, transform: QVPICTransform, tmp_path: Path) -> None:
+    """What a node is called in the bank outlives the node's own way through a file."""
+    day = datetime.datetime(2031, 3, 14, tzinfo=datetime.timezone.utc)
+    node = TextNode(text="Parcel day.", id_="n", metadata={"day": day}, embedding=[1.0])
+    transform([node])
+    store = QVPICVectorStore(bank=bank)
+    store.add([node])
+    store.persist(str(tmp_path / "store.json"))
+    del store
+    again = QVPICVectorStore.from_persist_path(tmp_path / "store.json")
+    assert source_of(node) in sources(bank)
+    again.delete_nodes(["n"])
+    assert source_of(node) not in sources(bank)
+
+
+def test_a_bank_that_has_moved(index: VectorStoreIndex, bank: Path, tmp_path: Path) -> None:
+    index.vector_store.persist(str(tmp_path / "store.json"))
+    moved = bank.rename(tmp_path / "moved")
+    with pytest.raises(BankNotFoundError, match="bank="):
+        QVPICVectorStore.from_persist_path(tmp_path / "store.json")
+    again = QVPICVectorStore.from_persist_path(tmp_path / "store.json", bank=moved)
+    assert "badges.txt" in refs(moved)
+    index.vector_store.clear()  # of the old place, where there is nothing
+    again.delete("badges.txt")
+    assert "badges.txt" not in refs(moved)
+
+
+def test_metadata_that_no_file_can_hold(tmp_path: Path) -> None:
+    store = QVPICVectorStore()
+    store.add([TextNode(text="a", id_="a", metadata={"x": object()}, embedding=[1.0])])
+    with pytest.raises(InputError, match="'a'"):
+        store.persist(str(tmp_path / "store.json"))
+
+
+def test_filters_of_another_kind_than_the_value() -> None:
+    wanted = MetadataFilters(filters=[MetadataFilter(key="year", value="x", operator=FilterOperator.GT)])
+    with pytest.raises(InputError, match="year"):
+        ids(make_store(), filters=wanted)
+
+
+def test_other_programs_documents_are_left_alone(bank: Path) -> None:
+    """Whatever a document is called here, what another package keeps in the same bank is called otherwise."""
+    with Bank.open(bank) as opened:
+        page = next(iter(opened.pages())).page
+        vector = opened.embeddings([page.digest])[page.digest]
+        opened.put_document("langchain/default/x#1", "d", [page], vector[None], {})
+    QVPICVectorStore(bank=bank).delete("langchain/default/x")
+    assert "langchain/default/x#1" in sources(bank)
+
+
 def test_embedding_options() -> None:
     with pytest.raises(ValueError, match="model"):
         QVPICEmbedding(model="demo")  # model_name; the default model must not come instead
@@ -308,7 +367,7 @@ def test_ingesting_the_same_again_adds_nothing(bank: Path, transform: QVPICTrans
     documents = [Document(text="Tea time of Pim Aker: 09:15.", doc_id="pim")]
     for _ in range(2):
         transform(SentenceSplitter()(documents))
-    assert len([each for each in sources(bank) if each.startswith("pim#")]) == 1
+    assert len([each for each in sources(bank) if each.startswith("llamaindex/pim#")]) == 1
 
 
 def test_deleting_releases_what_the_store_never_saw(bank: Path, transform: QVPICTransform) -> None:

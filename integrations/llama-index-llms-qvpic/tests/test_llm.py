@@ -176,6 +176,14 @@ def test_wrong_options_are_refused_at_once(wrong: dict[str, Any]) -> None:
         QVPICLLM(model="demo", bank="b", **wrong)
 
 
+def test_options_that_are_the_engines_own(llm: ScriptedLLM, prompt: str) -> None:
+    for name in ("system", "context", "query", "top_k"):
+        with pytest.raises(ConfigError, match=name):
+            llm.complete(prompt, **{name: None})
+    with pytest.raises(InputError, match="string"):
+        llm.complete(None)
+
+
 def test_only_text(llm: ScriptedLLM) -> None:
     with pytest.raises(InputError, match="text"):
         llm.chat([ChatMessage(role="user", blocks=[ImageBlock(url="http://localhost/a.png")])])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from llama_index.core import Settings, VectorStoreIndex
+from llama_index.core import Document, Settings, VectorStoreIndex
 from llama_index.core.evaluation import FaithfulnessEvaluator
+from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.query_engine import SubQuestionQueryEngine
 from llama_index.core.question_gen.llm_generators import LLMQuestionGenerator
 from llama_index.core.response_synthesizers import ResponseMode, get_response_synthesizer
@@ -17,7 +19,7 @@ from llama_scripted import BADGE, CODE, ScriptedLLM
 from pydantic import BaseModel
 from qvpic_rag.errors import InputError
 
-from llama_index.llms.qvpic import QVPICNodePostprocessor
+from llama_index.llms.qvpic import QVPICEmbedding, QVPICNodePostprocessor, QVPICVectorStore
 from llama_index.llms.qvpic.tickets import TICKET
 
 MODES = ["compact", "refine", "tree_summarize", "simple_summarize", "accumulate", "compact_accumulate"]
@@ -47,7 +49,7 @@ def check_calls(response: object, llm: ScriptedLLM, mode: str, top_k: int) -> No
     for call in calls:
         assert call["compiled"] == []
         assert call["query"] == BADGE
-        sources = [page["source"].partition("#")[0] for page in call["pages"]]  # type: ignore[attr-defined]
+        sources = [page["source"] for page in call["pages"]]  # type: ignore[attr-defined]
         assert list(dict.fromkeys(sources)) == [node["ref_doc_id"] for node in call["nodes"]]  # type: ignore[attr-defined]
     for request in llm.asked:
         turns = [request.question, request.system or "", *(turn.content for turn in request.history)]
@@ -209,6 +211,26 @@ def test_another_thread(index: VectorStoreIndex, llm: ScriptedLLM) -> None:
     assert len(answers) == 3
     assert len(set(answers)) == 1
     assert CODE in answers[0]
+
+
+def test_an_engine_has_one_language_model(index: VectorStoreIndex, llm: ScriptedLLM) -> None:
+    for make in (llm.as_query_engine, llm.as_chat_engine):
+        with pytest.raises(InputError, match="leave llm out"):
+            make(index, llm=llm)
+    with pytest.raises(InputError, match="chat mode 'zz'"):
+        llm.as_chat_engine(index, chat_mode="zz")
+
+
+def test_documents_that_were_never_split(bank: Path, llm: ScriptedLLM, embedding: QVPICEmbedding) -> None:
+    """Pipelines without a splitter leave documents as nodes."""
+    store = QVPICVectorStore(bank=bank)
+    pipeline = IngestionPipeline(transformations=[embedding], vector_store=store)
+    pipeline.run(documents=[Document(text="The badge code of Rex Hale is AB-123.", doc_id="rex")])
+    engine = llm.as_query_engine(VectorStoreIndex.from_vector_store(store, embedding), streaming=True)
+    response = engine.query("What is the badge code of Rex Hale?")
+    assert "".join(response.response_gen) == "AB-123"  # type: ignore[attr-defined]
+    (call,) = response.metadata["qvpic"]
+    assert [page["source"] for page in call["pages"]] == ["rex"]
 
 
 def test_forged_tickets_are_text(

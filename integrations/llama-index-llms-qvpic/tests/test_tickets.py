@@ -6,8 +6,19 @@ import pickle
 
 import pytest
 from llama_index.core.base.llms.types import ChatMessage
-from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
-from qvpic_rag import Document, Message, Page
+from llama_index.core.schema import (
+    BaseNode,
+    Document,
+    ImageDocument,
+    ImageNode,
+    IndexNode,
+    MetadataMode,
+    NodeWithScore,
+    QueryBundle,
+    TextNode,
+)
+from qvpic_rag import Document as Text
+from qvpic_rag import Message, Page
 from qvpic_rag.errors import InputError
 from qvpic_rag.pipeline.conversation import asked
 from qvpic_rag.pipeline.recognise import KnownTexts
@@ -20,7 +31,7 @@ PAGE = Page(("a page",), "a page", "s", 0)
 
 
 def ticket(name: str, query: str = "q") -> Ticket:
-    return Ticket(name, name, name, name, query, 0, 0.5)
+    return Ticket(name, name, name, query, 0, 0.5)
 
 
 def test_expiry() -> None:
@@ -63,6 +74,30 @@ def test_nodes_survive_pickling_and_hide_the_ticket() -> None:
     assert TICKETS.find(twice.node.get_content(MetadataMode.LLM)).text == "title: t\n\ntext"
 
 
+@pytest.mark.parametrize("node", [Document(text="text"), IndexNode(text="text", index_id="i"), TextNode(text="text")])
+def test_every_kind_of_text_gets_a_ticket(node: BaseNode) -> None:
+    (found,) = QVPICNodePostprocessor().postprocess_nodes([NodeWithScore(node=node)])
+    held = TICKETS.find(found.node.get_content(MetadataMode.LLM))
+    assert held is not None
+    assert (held.text, held.node_id) == ("text", node.node_id)
+    assert found.node.get_content() == "text"
+
+
+@pytest.mark.parametrize("node", [ImageNode(text="text"), TextNode(text="\ufeff "), ImageDocument(text="text")])
+def test_pictures_and_empty_nodes_get_none(node: BaseNode) -> None:
+    found = NodeWithScore(node=node)
+    assert QVPICNodePostprocessor().postprocess_nodes([found]) == [found]
+
+
+def test_a_text_that_is_changed_afterwards_is_the_one_that_counts() -> None:
+    (found,) = QVPICNodePostprocessor().postprocess_nodes([NodeWithScore(node=TextNode(text="secret"))])
+    found.node.text = "redacted"
+    assert found.node.get_content(MetadataMode.LLM) == "redacted"
+    found.node.text = "secret"
+    found.node.metadata["title"] = "t"
+    assert found.node.get_content(MetadataMode.LLM) == "title: t\n\nsecret"
+
+
 def ask(*turns: Message, tickets: dict[str, Ticket] | None = None) -> Request:
     known = KnownTexts([PAGE])
     return request_of(turns, (tickets or {}).get, lambda turns, context: asked(turns, context, known.find))
@@ -80,7 +115,7 @@ KNOWN = {A: ticket("a"), B: ticket("b")}
 def test_runs_become_one_placeholder(between: str) -> None:
     request = ask_user(f"<{A}{between}{B}{between}{A}>")
     assert request.asked.question == "<[pages]>"
-    assert request.asked.context == (Document("a", "a"), Document("b", "b"))
+    assert request.asked.context == (Text("a", "a"), Text("b", "b"))
     assert request.asked.query == "q"
 
 
@@ -94,10 +129,11 @@ def test_forged_names_are_text() -> None:
     assert ask_user(f"{A} qvpic-ffffffffffffffff").asked.question == "[pages] qvpic-ffffffffffffffff"
 
 
-def test_recognised_text_beside_tickets() -> None:
+def test_text_beside_tickets_is_not_recognised() -> None:
+    """So that no document can stand for a line of the prompt that equals its text."""
     request = ask_user(f"Context:\n{A}\na page\nQuery: a page\nAnswer: ")
-    assert request.asked.question == "Context:\n[pages]\n[pages]\nQuery: a page\nAnswer: "
-    assert request.asked.context == (Document("a", "a"), PAGE)
+    assert request.asked.question == "Context:\n[pages]\na page\nQuery: a page\nAnswer: "
+    assert request.asked.context == (Text("a", "a"),)
 
 
 def test_words_of_a_template_without_nodes() -> None:

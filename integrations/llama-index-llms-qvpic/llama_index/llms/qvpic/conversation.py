@@ -52,7 +52,7 @@ def request_of(
     """
     nodes: dict[tuple[str, str], Ticket] = {}
     redeemed = [Message(turn.role, _redeem(turn.content, find, nodes)) for turn in turns]
-    asked = read(redeemed, [Document(ticket.text, ticket.source) for ticket in nodes.values()])
+    asked = read(redeemed, [Document(ticket.text, ticket.ref_doc_id) for ticket in nodes.values()])
     query = next((ticket.query for ticket in nodes.values() if ticket.query.strip()), asked.query) or asked.question
     return Request(replace(asked, query=query), tuple(nodes.values()))
 
@@ -84,7 +84,7 @@ def _redeem(text: str, find: Callable[[str], Ticket | None], nodes: dict[tuple[s
         ticket = find(match.group())
         if ticket is None:
             continue
-        nodes.setdefault((ticket.source, ticket.text), ticket)
+        nodes.setdefault((ticket.ref_doc_id, ticket.text), ticket)
         between = text[cut : match.start()]
         if not (after_ticket and _BETWEEN.fullmatch(between)):
             pieces += [between, Recognised.PLACEHOLDER]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.base.response.schema import RESPONSE_TYPE
 from llama_index.core.chat_engine import (
     CondensePlusContextChatEngine,
@@ -19,6 +20,7 @@ from llama_index.core.chat_engine.types import (
     StreamingAgentChatResponse,
 )
 from llama_index.core.indices.base import BaseIndex
+from llama_index.core.memory import Memory
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.response_synthesizers.context_only import ContextOnly
@@ -32,7 +34,9 @@ from llama_index.llms.qvpic.responses import recorded, with_calls
 if TYPE_CHECKING:
     from llama_index.llms.qvpic.llm import QVPICLLM
 
-__all__ = ["QVPICQueryEngine", "chat_engine", "query_engine"]
+__all__ = ["CHAT_MODES", "QVPICQueryEngine", "chat_engine", "query_engine"]
+
+CHAT_MODES = "context, condense_plus_context, condense_question, simple or best"
 
 # What they return is for the caller to read, not for the model.
 _UNREAD = (ResponseMode.CONTEXT_ONLY, ResponseMode.NO_TEXT)
@@ -100,6 +104,7 @@ class _SimpleChat(_RecordedChat, SimpleChatEngine):
 
 def query_engine(llm: QVPICLLM, index: BaseIndex[Any], options: dict[str, Any]) -> BaseQueryEngine:
     """A query engine over an index; see :meth:`QVPICLLM.as_query_engine`."""
+    _refuse_llm(options)
     synthesizer = options.get("response_synthesizer")
     used = getattr(synthesizer, "_llm", llm)
     if getattr(used, "llm", used) is not llm:  # a structured LLM wraps one
@@ -118,20 +123,39 @@ def query_engine(llm: QVPICLLM, index: BaseIndex[Any], options: dict[str, Any]) 
 
 def chat_engine(llm: QVPICLLM, index: BaseIndex[Any], mode: ChatMode, options: dict[str, Any]) -> BaseChatEngine:
     """A chat engine over an index; see :meth:`QVPICLLM.as_chat_engine`."""
+    _refuse_llm(options)
+    options = {**options, "memory": options.get("memory") or _memory(llm, options.get("chat_history"))}
     if mode is ChatMode.SIMPLE:
         return _SimpleChat.from_defaults(llm=llm, **options)
     if mode is ChatMode.CONDENSE_QUESTION:
         engine = query_engine(llm, index, options)
         return _CondenseQuestionChat.from_defaults(query_engine=engine, llm=llm, **options)
     if mode not in (ChatMode.CONTEXT, ChatMode.CONDENSE_PLUS_CONTEXT, ChatMode.BEST):
-        raise InputError(
-            f"There is no chat mode {mode.value!r} here; choose context, condense_plus_context, condense_question, "
-            "simple or best."
-        )
+        raise InputError(f"There is no chat mode {mode.value!r} here; choose {CHAT_MODES}.")
     kind = _ContextChat if mode is ChatMode.CONTEXT else _CondensePlusContextChat
     retriever = index.as_retriever(**_without(options, "node_postprocessors"))
     return kind.from_defaults(
         retriever=retriever, llm=llm, **{**options, "node_postprocessors": _postprocessors(options)}
+    )
+
+
+def _refuse_llm(options: dict[str, Any]) -> None:
+    if "llm" in options:
+        raise InputError("The engine's language model is this QVPICLLM; leave llm out, or ask the index for an engine.")
+
+
+def _memory(llm: QVPICLLM, history: list[ChatMessage] | None) -> Memory:
+    """A memory that leaves half of the context to pages, which nobody but the model can count, and counts its tokens.
+
+    LlamaIndex's own would fill the context by another model's count.
+    """
+    limit = max((llm.metadata.context_window - llm.max_new_tokens) // 2, 1)
+    return Memory.from_defaults(
+        chat_history=history,
+        token_limit=limit,
+        chat_history_token_ratio=1.0,
+        token_flush_size=max(limit // 8, 1),
+        tokenizer_fn=llm.token_ids,
     )
 
 

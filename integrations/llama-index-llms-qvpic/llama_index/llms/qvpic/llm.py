@@ -23,6 +23,7 @@ from llama_index.core.indices.base import BaseIndex
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.llm import LLM
 from qvpic_rag import AnswerStream, GenerateConfig, Message, RequestConfig, RouteConfig
+from qvpic_rag.errors import ConfigError, InputError
 from qvpic_rag.models import context_length
 from typing_extensions import Self
 
@@ -64,7 +65,7 @@ class QVPICLLM(EngineOptions, LLM):
     on_miss: str = Field(
         default="compile", description="What happens to pages that are not stored: `compile`, `error`."
     )
-    max_waiting: int = Field(default=64, description="Questions that may wait for the model.")
+    max_waiting: int = Field(default=1024, description="Questions that may wait for the model.")
     max_new_tokens: int = Field(default=256, description="Longest answer, tokens.")
     temperature: float = 0.0
     top_p: float = 1.0
@@ -114,6 +115,10 @@ class QVPICLLM(EngineOptions, LLM):
             model_name=self.model,
         )
 
+    def token_ids(self, text: str) -> list[int]:
+        """The model's own tokens, for whoever counts them, such as a chat memory; loads the model."""
+        return list(self.rag.engine.model.tokenizer(text, add_special_tokens=False)["input_ids"])
+
     # ------------------------------------------------------------------ query and chat engines
 
     def as_query_engine(self, index: BaseIndex[Any], **options: Any) -> BaseQueryEngine:
@@ -126,9 +131,13 @@ class QVPICLLM(EngineOptions, LLM):
         self, index: BaseIndex[Any], chat_mode: ChatMode | str = ChatMode.CONTEXT, **options: Any
     ) -> BaseChatEngine:
         """As ``index.as_chat_engine(chat_mode, llm=self, **options)``, with the nodes read from their caches."""
-        from llama_index.llms.qvpic.engines import chat_engine
+        from llama_index.llms.qvpic.engines import CHAT_MODES, chat_engine
 
-        return chat_engine(self, index, ChatMode(chat_mode), options)
+        try:
+            mode = ChatMode(chat_mode)
+        except ValueError:
+            raise InputError(f"There is no chat mode {chat_mode!r}; choose {CHAT_MODES}.") from None
+        return chat_engine(self, index, mode, options)
 
     # ------------------------------------------------------------------ what the engine is asked
 
@@ -136,11 +145,16 @@ class QVPICLLM(EngineOptions, LLM):
         return request_of(turns, TICKETS.find, self.rag.read)
 
     def _prompt(self, prompt: str, formatted: bool) -> list[Message]:
+        if not isinstance(prompt, str):
+            raise InputError(f"A prompt is a string, not {type(prompt).__name__}.")
         if not formatted and self.completion_to_prompt is not None:
             prompt = self.completion_to_prompt(prompt)
         return [Message("user", prompt)]
 
     def _stream(self, request: Request, options: dict[str, Any]) -> AnswerStream:
+        unknown = sorted(set(options) - set(self._settings()))
+        if unknown:
+            raise ConfigError(f"A call has no option {unknown[0]!r}; there are {', '.join(self._settings())}.")
         return self.rag.stream(**vars(request.asked), **{**self._settings(), **options})
 
     def _settings(self) -> dict[str, Any]:

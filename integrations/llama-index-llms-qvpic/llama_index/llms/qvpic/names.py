@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 
 from llama_index.core.schema import BaseNode, MetadataMode, TextNode
+from qvpic_rag.render import is_blank
 
-__all__ = ["ref_doc_of", "source_of", "sources_begin", "text_of"]
+__all__ = ["is_empty", "ref_doc_of", "source_of", "sources_begin", "text_of"]
+
+_OURS = "llamaindex/"  # what other programs name their documents in the same bank does not begin so
 
 
 def ref_doc_of(node: BaseNode) -> str:
@@ -19,7 +22,7 @@ def sources_begin(ref_doc_id: str) -> str:
 
     Ids are arbitrary text; the first ``#`` ends the document's id, in which it is escaped.
     """
-    return ref_doc_id.replace("%", "%25").replace("#", "%23") + "#"
+    return _OURS + ref_doc_id.replace("%", "%25").replace("#", "%23") + "#"
 
 
 def source_of(node: BaseNode) -> str:
@@ -36,3 +39,8 @@ def text_of(node: BaseNode) -> str:
     if isinstance(node, TextNode):  # a ticketed node answers with its ticket; its text is that of a plain node
         return TextNode.get_content(node, MetadataMode.LLM)
     return node.get_content(MetadataMode.LLM)
+
+
+def is_empty(node: BaseNode) -> bool:
+    """Whether a node has nothing that can be drawn, such as a picture without a text."""
+    return is_blank(text_of(node))

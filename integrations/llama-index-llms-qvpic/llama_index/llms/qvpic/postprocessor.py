@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+from llama_index.core.schema import Document, IndexNode, NodeWithScore, QueryBundle, TextNode
 
-from llama_index.llms.qvpic.names import ref_doc_of, source_of, text_of
+from llama_index.llms.qvpic.names import is_empty, ref_doc_of, text_of
 from llama_index.llms.qvpic.responses import calls_now
 from llama_index.llms.qvpic.tickets import TICKETS, Ticket, TicketNode
 
 __all__ = ["QVPICNodePostprocessor"]
+
+_TEXTS = (TextNode, TicketNode, Document, IndexNode)  # whose subclasses may show a model something else than text
 
 
 class QVPICNodePostprocessor(BaseNodePostprocessor):
@@ -17,8 +19,8 @@ class QVPICNodePostprocessor(BaseNodePostprocessor):
 
     Put it last, in query and chat engines whose language model is a ``QVPICLLM``; ``QVPICLLM.as_query_engine`` and
     ``as_chat_engine`` do. Not for engines that return retrieved text to somebody else (``context_only``, retriever
-    tools): those would see tickets. Nodes other than text nodes stay as they are; their text is prefilled unless it is
-    that of stored pages.
+    tools): those would see tickets. A postprocessor behind it that changes a node's text has the new text prefilled.
+    Nodes of other kinds, such as pictures, stay as they are.
     """
 
     @classmethod
@@ -40,14 +42,12 @@ class QVPICNodePostprocessor(BaseNodePostprocessor):
 
 def _ticketed(found: NodeWithScore, query: str, rank: int) -> NodeWithScore:
     node = found.node
-    if not isinstance(node, TextNode) or type(node) not in (TextNode, TicketNode) or not text_of(node).strip():
+    if not isinstance(node, TextNode | Document) or type(node) not in _TEXTS or is_empty(node):
         return found
-    ref_doc_id = ref_doc_of(node)
     ticket = Ticket(
         text=text_of(node),
-        source=source_of(node),
         node_id=node.node_id,
-        ref_doc_id=ref_doc_id,
+        ref_doc_id=ref_doc_of(node),
         query=query,
         rank=rank,
         score=None if found.score is None else float(found.score),

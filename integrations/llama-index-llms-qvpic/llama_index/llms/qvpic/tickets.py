@@ -19,7 +19,7 @@ from typing import Any
 
 from llama_index.core.base.llms.types import TextBlock
 from llama_index.core.bridge.pydantic import PrivateAttr
-from llama_index.core.schema import MetadataMode, TextNode
+from llama_index.core.schema import Document, MetadataMode, TextNode
 from qvpic_rag import QVPICError
 
 __all__ = ["TICKET", "TICKETS", "Ticket", "TicketBook", "TicketExpiredError", "TicketNode"]
@@ -44,8 +44,6 @@ class Ticket:
     ----------
     text : str
         What the model is to read.
-    source : str
-        The node's name in the bank.
     node_id, ref_doc_id : str
         As LlamaIndex knows it.
     query : str
@@ -59,7 +57,6 @@ class Ticket:
     """
 
     text: str
-    source: str
     node_id: str
     ref_doc_id: str
     query: str
@@ -141,6 +138,7 @@ class TicketNode(TextNode):
     """
 
     _ticket: str = PrivateAttr(default="")
+    _text: str = PrivateAttr(default="")
 
     @classmethod
     def class_name(cls) -> str:
@@ -148,20 +146,26 @@ class TicketNode(TextNode):
         return "TextNode"
 
     @classmethod
-    def of(cls, node: TextNode, ticket: str) -> TicketNode:
+    def of(cls, node: TextNode | Document, ticket: str) -> TicketNode:
         """A node like another one, shown as a ticket; they share metadata and relationships."""
-        made = cls.model_construct(**{name: getattr(node, name) for name in TextNode.model_fields})
-        made._ticket = ticket
+        made = cls.model_construct(
+            **{name: getattr(node, name) for name in TextNode.model_fields if hasattr(node, name)}
+        )
+        made._ticket, made._text = ticket, TextNode.get_content(made, MetadataMode.LLM)
         return made
+
+    def _shown(self) -> bool:
+        """Whether the ticket stands for what the node says; a postprocessor may have changed it since."""
+        return bool(self._ticket) and super().get_content(MetadataMode.LLM) == self._text
 
     def get_content(self, metadata_mode: MetadataMode = MetadataMode.NONE) -> str:
         """The ticket for a language model, else the text."""
-        if metadata_mode == MetadataMode.LLM and self._ticket:
+        if metadata_mode == MetadataMode.LLM and self._shown():
             return self._ticket
         return super().get_content(metadata_mode)
 
     def get_content_blocks(self, metadata_mode: MetadataMode = MetadataMode.NONE) -> list[Any]:
         """As :meth:`get_content`, for synthesizers that ask for content blocks."""
-        if metadata_mode == MetadataMode.LLM and self._ticket:
+        if metadata_mode == MetadataMode.LLM and self._shown():
             return [TextBlock(text=self._ticket)]
         return super().get_content_blocks(metadata_mode)

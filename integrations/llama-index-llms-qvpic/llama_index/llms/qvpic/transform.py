@@ -12,7 +12,7 @@ from llama_index.core.bridge.pydantic import Field, model_validator
 from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
 from qvpic_rag import Document, RenderProfile, __version__
 
-from llama_index.llms.qvpic.names import source_of, text_of
+from llama_index.llms.qvpic.names import is_empty, source_of, text_of
 from llama_index.llms.qvpic.options import EngineOptions
 
 __all__ = ["QVPICTransform"]
@@ -22,9 +22,10 @@ class QVPICTransform(EngineOptions, TransformComponent):
     """Renders and compiles nodes into the bank, at both resolutions, so that no question waits for it.
 
     Put it last in an ``IngestionPipeline`` or in an index's ``transformations``. What is stored already is not compiled
-    again. The nodes come back unchanged, with embeddings if ``embed`` is set; a node without text passes through.
-    Everything that decides the result is a public field, so a pipeline's cache tells one bank, model or profile from
-    another; a cached run compiles nothing, and what is missing then is compiled by the first question that needs it.
+    again. The nodes come back unchanged, with embeddings if ``embed`` is set; a node without anything to draw passes
+    through. Everything that decides the result is a public field, so a pipeline's cache tells one bank, model or
+    profile from another; a cached run compiles nothing, and what is missing then is compiled by the first question that
+    needs it.
 
     Raises
     ------
@@ -54,7 +55,7 @@ class QVPICTransform(EngineOptions, TransformComponent):
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
         """Compile and store the nodes' pages."""
-        documents = {source_of(node): text_of(node) for node in nodes if text_of(node).strip()}
+        documents = {source_of(node): text_of(node) for node in nodes if not is_empty(node)}
         report = self.rag.ingest(
             [Document(text, source) for source, text in documents.items()],
             progress=bool(kwargs.get("show_progress", self.show_progress)),

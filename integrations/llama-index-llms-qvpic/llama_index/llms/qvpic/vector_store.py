@@ -27,7 +27,7 @@ from llama_index.core.vector_stores.types import (
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 from qvpic_rag import Bank, PageIndex
-from qvpic_rag.errors import BankError, InputError
+from qvpic_rag.errors import BankError, BankNotFoundError, InputError
 
 from llama_index.llms.qvpic.filters import matches
 from llama_index.llms.qvpic.names import ref_doc_of, source_of, sources_begin
@@ -65,6 +65,7 @@ class QVPICVectorStore(BasePydanticVectorStore):
     _index: PageIndex | None = PrivateAttr(default=None)
     _nodes: dict[int, BaseNode] = PrivateAttr(default_factory=dict)
     _numbers: dict[str, int] = PrivateAttr(default_factory=dict)
+    _links: dict[int, str] = PrivateAttr(default_factory=dict)  # names in the bank, as they were when nodes came
     _sources: Counter[str] = PrivateAttr(default_factory=Counter)
     _next: int = PrivateAttr(default=0)
     _lock: Any = PrivateAttr(default_factory=threading.RLock)
@@ -116,8 +117,7 @@ class QVPICVectorStore(BasePydanticVectorStore):
             self._forget(old)
             for number, node in zip(numbers.tolist(), latest.values(), strict=True):
                 self._nodes[number] = node.model_copy(update={"embedding": None})
-                self._numbers[node.node_id] = number
-                self._sources[source_of(node)] += 1
+                self._keep(number, node.node_id, source_of(node))
         return [node.node_id for node in nodes]
 
     def get_nodes(self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None) -> list[BaseNode]:
@@ -127,6 +127,8 @@ class QVPICVectorStore(BasePydanticVectorStore):
 
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """Forget a document's nodes and release their links."""
+        if not isinstance(ref_doc_id, str):
+            raise InputError(f"A document's id is a string, not {type(ref_doc_id).__name__}.")
         with self._lock:
             numbers = [number for number, node in self._nodes.items() if ref_doc_of(node) == ref_doc_id]
             self._release(numbers, sources_begin(ref_doc_id))
@@ -158,7 +160,7 @@ class QVPICVectorStore(BasePydanticVectorStore):
                 f"QVPICVectorStore searches by embedding only, not in mode {VectorStoreQueryMode(query.mode).value!r}."
             )
         if query.query_embedding is None:
-            raise InputError("The query has no embedding; give the index an embed_model.")
+            raise InputError("The query has no embedding; ask something, and give the index an embed_model.")
         with self._lock:
             if self._index is None or not self._nodes:
                 return VectorStoreQueryResult(nodes=[], similarities=[], ids=[])
@@ -209,13 +211,17 @@ class QVPICVectorStore(BasePydanticVectorStore):
         )
         return [number for number in numbers if filters is None or matches(self._nodes[number].metadata, filters)]
 
+    def _keep(self, number: int, node_id: str, link: str) -> None:
+        self._numbers[node_id], self._links[number] = number, link
+        self._sources[link] += 1
+
     def _forget(self, numbers: Sequence[int]) -> None:
         if self._index is not None:
             self._index.remove(np.asarray(numbers, dtype=np.int64))
         for number in numbers:
             node = self._nodes.pop(number)
             del self._numbers[node.node_id]
-            self._sources[source_of(node)] -= 1
+            self._sources[self._links.pop(number)] -= 1
 
     def _release(self, numbers: Sequence[int], begin: str | None = None) -> None:
         """Forget nodes; their links go first, so that a bank that fails leaves something to delete again.
@@ -223,9 +229,9 @@ class QVPICVectorStore(BasePydanticVectorStore):
         With ``begin`` all links of that document go, also those of nodes that this store never saw, such as the ones of
         an ingestion that failed half-way. What other nodes need, here or in another store of this process, stays.
         """
-        if self.bank is not None and Bank.recipe_at(self.bank) is not None:
-            leaving = Counter(source_of(self._nodes[number]) for number in numbers)
-            with Bank.open(self.bank, self.namespace) as bank:
+        if self._has_bank():
+            leaving = Counter(self._links[number] for number in numbers)
+            with Bank.open(str(self.bank), self.namespace) as bank:
                 gone = set(leaving)
                 if begin is not None:
                     gone.update(each.source for each in bank.documents() if each.source.startswith(begin))
@@ -234,11 +240,21 @@ class QVPICVectorStore(BasePydanticVectorStore):
                         bank.remove_document(source)
         self._forget(numbers)
 
+    def _has_bank(self) -> bool:
+        """Whether there are links to release; a bank is made when the first page is compiled."""
+        return self.bank is not None and Bank.recipe_at(self.bank) is not None
+
     def _held_elsewhere(self, source: str) -> bool:
         """Whether another store of this process on the same bank has a node of this name."""
         place = self.bank, self.namespace
         others = [each for each in list(_STORES.values()) if each is not self and (each.bank, each.namespace) == place]
         return any(each._sources[source] > 0 for each in others)
+
+    def __copy__(self) -> QVPICVectorStore:
+        raise InputError("A QVPICVectorStore cannot be copied; use the same object, or persist and load it.")
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> QVPICVectorStore:
+        return self.__copy__()
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         raise InputError(
@@ -255,31 +271,20 @@ class QVPICVectorStore(BasePydanticVectorStore):
         BankError
             The folder cannot be written.
         InputError
-            A file system other than the local one.
+            A file system other than the local one, or metadata that JSON cannot hold.
         """
         _local(fs)
         target = Path(persist_path)
         with self._lock:
             generation = secrets.randbits(62)
-            described = {
-                "format": "qvpic-vector-store",
-                "version": _VERSION,
-                "embedding_dict": {"": [_NOT_SIMPLE]},
-                "bank": self.bank,
-                "namespace": self.namespace,
-                "next": self._next,
-                "generation": None if self._index is None else generation,
-                "nodes": [
-                    {"number": number, "node": node_to_metadata_dict(node)} for number, node in self._nodes.items()
-                ],
-            }
             index = self._index
+            written = json.dumps(self._described(None if index is None else generation), ensure_ascii=True)
             try:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 if index is not None:
                     index.save(_vectors(target, generation), generation)
                 temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
-                temporary.write_text(json.dumps(described, ensure_ascii=True), encoding="ascii")
+                temporary.write_text(written, encoding="ascii")
                 temporary.replace(target)
                 for old in target.parent.glob(f"{_escaped(target.name)}.*.vectors"):
                     if index is None or old != _vectors(target, generation):
@@ -290,12 +295,39 @@ class QVPICVectorStore(BasePydanticVectorStore):
                     "fix its permissions."
                 ) from error
 
+    def _described(self, generation: int | None) -> dict[str, Any]:
+        nodes = []
+        for number, node in self._nodes.items():
+            try:
+                described = node_to_metadata_dict(node)
+            except (ValueError, TypeError) as error:
+                raise InputError(f"The metadata of node {node.node_id!r} cannot be stored ({error}).") from error
+            # The link as well: a node that is read back may show other text, such as a date as a string.
+            nodes.append({"number": number, "link": self._links[number], "node": described})
+        return {
+            "format": "qvpic-vector-store",
+            "version": _VERSION,
+            "embedding_dict": {"": [_NOT_SIMPLE]},
+            "bank": self.bank,
+            "compiled": self._has_bank(),
+            "namespace": self.namespace,
+            "next": self._next,
+            "generation": generation,
+            "nodes": nodes,
+        }
+
     @classmethod
-    def from_persist_path(cls, persist_path: str | os.PathLike[str], fs: Any = None) -> QVPICVectorStore:
+    def from_persist_path(
+        cls, persist_path: str | os.PathLike[str], fs: Any = None, bank: str | os.PathLike[str] | None = None
+    ) -> QVPICVectorStore:
         """Read what :meth:`persist` wrote; give it to ``StorageContext.from_defaults(vector_store=...)``.
+
+        ``bank`` says where the bank is now, if it has moved.
 
         Raises
         ------
+        BankNotFoundError
+            The bank is not where it was, so deletions could not release its links.
         BankError
             A file is missing, damaged, or of another kind or version.
         """
@@ -305,32 +337,41 @@ class QVPICVectorStore(BasePydanticVectorStore):
             described = json.loads(source.read_text(encoding="ascii"))
             if (described["format"], described["version"]) != ("qvpic-vector-store", _VERSION):
                 raise ValueError(f"format {described['format']!r}, version {described['version']!r}")
-            store = cls(bank=described["bank"], namespace=described["namespace"])
+            place = described["bank"] if bank is None else os.fspath(bank)
+            store = cls(bank=place, namespace=described["namespace"])
+            compiled = bool(described["compiled"])
             for entry in described["nodes"]:
                 node = metadata_dict_to_node(entry["node"])
                 store._nodes[int(entry["number"])] = node
-                store._numbers[node.node_id] = int(entry["number"])
-                store._sources[source_of(node)] += 1
+                store._keep(int(entry["number"]), node.node_id, str(entry["link"]))
             store._next = int(described["next"])
-            generation = described["generation"]
+            generation = None if described["generation"] is None else int(described["generation"])
         except OSError as error:
             raise BankError(f"The vector store {str(source)!r} cannot be read ({error.strerror or error}).") from error
         except (ValueError, KeyError, TypeError) as error:
             raise BankError(
                 f"{str(source)!r} is not a vector store of this version, or damaged ({error}); index again."
             ) from error
+        if compiled and not store._has_bank():
+            raise BankNotFoundError(
+                f"The bank of this vector store is not at {store.bank} any more; say where it is with bank=..."
+            )
         if generation is not None:
-            store._index, stored = PageIndex.load(_vectors(source, int(generation)))
+            store._index, stored = PageIndex.load(_vectors(source, generation))
             if stored != generation or len(store._index) != len(store._nodes):
                 raise BankError(f"The vectors beside {str(source)!r} are not its own; index the documents again.")
         return store
 
     @classmethod
     def from_persist_dir(
-        cls, persist_dir: str = DEFAULT_PERSIST_DIR, namespace: str = "default", fs: Any = None
+        cls,
+        persist_dir: str = DEFAULT_PERSIST_DIR,
+        namespace: str = "default",
+        fs: Any = None,
+        bank: str | os.PathLike[str] | None = None,
     ) -> QVPICVectorStore:
-        """Read the store that ``StorageContext.persist(persist_dir)`` wrote."""
-        return cls.from_persist_path(Path(persist_dir) / f"{namespace}__{DEFAULT_PERSIST_FNAME}", fs)
+        """Read the store that ``StorageContext.persist(persist_dir)`` wrote; see :meth:`from_persist_path`."""
+        return cls.from_persist_path(Path(persist_dir) / f"{namespace}__{DEFAULT_PERSIST_FNAME}", fs, bank)
 
 
 def _copy(node: BaseNode) -> BaseNode:
