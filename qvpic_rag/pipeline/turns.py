@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
-from qvpic_rag.errors import QueueFullError
+from qvpic_rag.errors import GenerationError, QueueFullError
 from qvpic_rag.models import VisionLanguageModel
 
 __all__ = ["Turns", "turns_of"]
@@ -27,6 +27,12 @@ class Turns:
     def __init__(self) -> None:
         self._queue: deque[object] = deque()
         self._moved = threading.Condition()
+        self._unusable = False
+
+    def forked(self) -> None:
+        """Begin anew in a child process; a model that was at work when the process forked is of no use there."""
+        self._unusable = bool(self._queue)
+        self._queue, self._moved = deque(), threading.Condition()
 
     @contextmanager
     def turn(self, waiting: int, cancelled: threading.Event | None = None) -> Iterator[bool]:
@@ -48,7 +54,14 @@ class Turns:
         ------
         QueueFullError
             More than ``waiting`` questions are waiting.
+        GenerationError
+            This process was forked from one whose model was at work.
         """
+        if self._unusable:
+            raise GenerationError(
+                "This process was forked while the model was answering; load the model after forking, or start "
+                "processes with the method 'spawn'."
+            )
         mine = object()
         with self._moved:
             ahead = len(self._queue)
@@ -81,9 +94,12 @@ def turns_of(model: VisionLanguageModel) -> Turns:
 
 
 def _forked() -> None:
-    """Whoever had the turn, or the lock, goes on in the parent; here nobody would ever give it back."""
-    global _known, _lock
-    _known, _lock = WeakKeyDictionary(), threading.Lock()
+    """What was busy goes on in the parent; here nobody would ever free the model and its locks."""
+    global _lock
+    _lock = threading.Lock()
+    for turns in _known.values():
+        turns.forked()
 
 
-os.register_at_fork(after_in_child=_forked)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

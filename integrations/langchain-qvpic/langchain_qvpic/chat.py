@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -24,6 +24,7 @@ from langchain_qvpic.messages import turns_and_documents
 
 __all__ = ["ChatQVPIC"]
 
+_AT_A_TIME = 32  # calls of a batch; more gain nothing, because the model answers one question
 _PER_CALL = ("max_tokens", "temperature", "top_p", "seed")
 
 
@@ -113,21 +114,47 @@ class ChatQVPIC(BaseChatModel):
         """The model's own tokens, for whoever counts them, such as ``trim_messages``."""
         return list(self.rag.engine.model.tokenizer(text, add_special_tokens=False)["input_ids"])
 
+    # LangChain's own four ways to run a batch; only how many calls they make at a time is decided here.
+
+    def batch(
+        self,
+        inputs: list[LanguageModelInput],
+        config: RunnableConfig | list[RunnableConfig] | None = None,
+        **kwargs: Any,
+    ) -> list[AIMessage]:
+        return super().batch(inputs, self._configs(config, len(inputs)), **kwargs)
+
+    def batch_as_completed(
+        self,
+        inputs: Sequence[LanguageModelInput],
+        config: RunnableConfig | Sequence[RunnableConfig] | None = None,
+        **kwargs: Any,
+    ) -> Iterator[tuple[int, Any]]:
+        return super().batch_as_completed(inputs, self._configs(config, len(inputs)), **kwargs)
+
     async def abatch(
         self,
         inputs: list[LanguageModelInput],
         config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
         **kwargs: Any,
     ) -> list[AIMessage]:
-        """As in the base class, but never more at a time than may wait, unless ``max_concurrency`` says otherwise."""
-        most = self.max_waiting or RequestConfig().max_waiting
-        configs = [
-            RunnableConfig(**{**each, "max_concurrency": each.get("max_concurrency") or max(most, 1)})
-            for each in get_config_list(config, len(inputs))
+        return await super().abatch(inputs, self._configs(config, len(inputs)), **kwargs)
+
+    def abatch_as_completed(
+        self,
+        inputs: Sequence[LanguageModelInput],
+        config: RunnableConfig | Sequence[RunnableConfig] | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[tuple[int, Any]]:
+        return super().abatch_as_completed(inputs, self._configs(config, len(inputs)), **kwargs)
+
+    def _configs(self, config: RunnableConfig | Sequence[RunnableConfig] | None, count: int) -> list[RunnableConfig]:
+        """A batch's settings, with a ``max_concurrency`` of no more than may wait and the one that is answered."""
+        waiting = RequestConfig().max_waiting if self.max_waiting is None else self.max_waiting
+        return [
+            RunnableConfig(**{**each, "max_concurrency": min(each.get("max_concurrency") or _AT_A_TIME, waiting + 1)})
+            for each in get_config_list(config, count)
         ]
-        return await super().abatch(inputs, configs, return_exceptions=return_exceptions, **kwargs)
 
     @property
     def _llm_type(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import json
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +14,12 @@ import qvpic_rag
 from langchain_core.documents import Document
 from qvpic_rag.errors import BankError, InputError
 
-__all__ = ["Entry", "Filter", "matcher", "parse", "source_prefix"]
+__all__ = ["Entry", "Filter", "Vector", "matcher", "parse", "source_prefix"]
 
 _FORMAT = 1
 _FIELDS = {"langchain-qvpic": int, "id": str, "text": str, "metadata": dict, "embedding": str, "vector": str}
 
+Vector = npt.NDArray[np.float32]
 Filter = Mapping[str, Any] | Callable[[Document], bool] | None
 
 
@@ -32,45 +33,39 @@ class Entry:
         With its id; never handed out, only copies of it.
     embedding : str
         Name of what made the vector.
-    vector : npt.NDArray[np.float32]
+    vector : Vector
         ``[dimension]``, L2-normalised.
     """
 
     document: Document
     embedding: str
-    vector: npt.NDArray[np.float32]
+    vector: Vector
+
+    @property
+    def kind(self) -> tuple[str, int]:
+        """What made the vector, and its length: only vectors of one kind can be compared."""
+        return self.embedding, self.vector.size
 
     def copy(self) -> Document:
         """The document as it was added; changing it changes nothing here."""
         return self.document.model_copy(deep=True)
 
-    def stored(self, prefix: str) -> qvpic_rag.Document:
-        """As a document of the bank.
+    def source(self, prefix: str) -> str:
+        """The bank's name of the document: entries of two kinds never take each other's place."""
+        kind = hashlib.sha256(f"{self.embedding} {self.vector.size}".encode()).hexdigest()
+        return f"{prefix}{kind[:8]}/{self.document.id}"
 
-        Raises
-        ------
-        InputError
-            The metadata is not what JSON can hold.
-        """
-        metadata = self.document.metadata
-        try:
-            same = json.loads(json.dumps(metadata, allow_nan=False)) == metadata
-        except (TypeError, ValueError, RecursionError):
-            same = False
-        if not same:
-            raise InputError(
-                f"The metadata of document {self.document.id!r} would not survive being stored as JSON; use strings, "
-                "numbers, booleans, None, lists and mappings with string keys."
-            )
+    def stored(self, prefix: str) -> qvpic_rag.Document:
+        """As a document of the bank."""
         kept = {
             "langchain-qvpic": _FORMAT,
             "id": self.document.id,
             "text": self.document.page_content,
-            "metadata": metadata,
+            "metadata": self.document.metadata,
             "embedding": self.embedding,
             "vector": base64.b64encode(self.vector.astype("<f4").tobytes()).decode("ascii"),
         }
-        return qvpic_rag.Document(self.document.page_content, f"{prefix}{self.document.id}", kept)
+        return qvpic_rag.Document(self.document.page_content, self.source(prefix), kept)
 
 
 def source_prefix(collection: str) -> str:
@@ -86,18 +81,22 @@ def parse(source: str, prefix: str, kept: Mapping[str, Any]) -> Entry:
     BankError
         Something else wrote this document, or a newer version.
     """
+    foreign = BankError(
+        f"The bank's document {source!r} is not one of this version of langchain-qvpic; remove it with "
+        "`qvpic bank remove`, or update the package."
+    )
     wrong = [name for name, kind in _FIELDS.items() if not isinstance(kept.get(name), kind)]
-    if wrong or kept["langchain-qvpic"] != _FORMAT or source != f"{prefix}{kept['id']}":
-        raise BankError(
-            f"The bank's document {source!r} is not one of this version of langchain-qvpic; remove it with "
-            "`qvpic bank remove`, or update the package."
-        )
+    if wrong or kept["langchain-qvpic"] != _FORMAT:
+        raise foreign
     try:
         vector = np.frombuffer(base64.b64decode(kept["vector"], validate=True), dtype="<f4").astype(np.float32)
     except ValueError as error:
         raise BankError(f"The embedding of {source!r} is damaged; add the document again.") from error
     document = Document(id=kept["id"], page_content=kept["text"], metadata=dict(kept["metadata"]))
-    return Entry(document, kept["embedding"], vector)
+    entry = Entry(document, kept["embedding"], vector)
+    if source != entry.source(prefix):
+        raise foreign
+    return entry
 
 
 def matcher(filter: Filter) -> Callable[[Document], bool]:  # LangChain's own name for it

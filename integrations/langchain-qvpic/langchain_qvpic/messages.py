@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, ChatMessage, HumanMessage, SystemMessage
 from qvpic_rag import Document, Message, Recognised
@@ -47,11 +48,16 @@ def _text(message: BaseMessage, documents: list[Document]) -> str:
     Documents that open the message leave nothing behind, because pages stand before the text anyway; documents in the
     middle of a text leave :attr:`Recognised.PLACEHOLDER` there, one for neighbours.
     """
-    content = [message.content] if isinstance(message.content, str) else message.content
+    blocks: list[Any] = message.content if isinstance(message.content, list) else [message.content]
     pieces: list[str] = []
-    for block in content:
+    for block in blocks:
         if isinstance(block, str):
             pieces.append(block)
+        elif not isinstance(block, Mapping):
+            raise InputError(
+                f"A message's content holds {type(block).__name__}; give a string, or a list of strings and content "
+                "blocks."
+            )
         elif block.get("type") == "text":
             pieces.append(str(block.get("text", "")))
         elif block.get("type") == "text-plain" and isinstance(block.get("text"), str):

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.messages import BaseMessage
-from qvpic_rag.errors import GenerationError, QueueFullError
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import RunnableConfig, RunnableParallel
+from qvpic_rag import QVPIC, RequestConfig
+from qvpic_rag.errors import GenerationError, InputError, QueueFullError
 from qvpic_rag.pipeline.turns import turns_of
 
 from langchain_qvpic import ChatQVPIC, docs_to_qvpic_messages
@@ -43,7 +46,7 @@ def test_threads_that_stream(llm: ChatQVPIC, asked: list[list[BaseMessage]]) -> 
 
 
 async def test_async_leaves_the_loop_free(llm: ChatQVPIC, asked: list[list[BaseMessage]]) -> None:
-    with turns_of(llm.rag.engine.model).turn(64):  # nothing is answered until this turn ends
+    with turns_of(llm.rag.engine.model).turn(0):  # nothing is answered until this turn ends
         task = asyncio.create_task(llm.ainvoke(asked[0]))
         for _ in range(5):
             await asyncio.sleep(0.01)
@@ -52,7 +55,7 @@ async def test_async_leaves_the_loop_free(llm: ChatQVPIC, asked: list[list[BaseM
 
 
 async def test_a_cancelled_task_frees_the_model(llm: ChatQVPIC, asked: list[list[BaseMessage]]) -> None:
-    with turns_of(llm.rag.engine.model).turn(64):
+    with turns_of(llm.rag.engine.model).turn(0):
         task = asyncio.create_task(llm.ainvoke(asked[0]))
         await asyncio.sleep(0.05)
         task.cancel()
@@ -136,8 +139,37 @@ async def test_a_model_that_fails(
     assert llm.invoke(asked[0]).content
 
 
-async def test_a_large_batch_does_not_overflow_the_queue(full_bank: Path, asked: list[list[BaseMessage]]) -> None:
-    with ChatQVPIC(model="demo", bank=full_bank, max_waiting=2, max_tokens=1) as llm:
-        assert len(await llm.abatch(asked[:1] * 9)) == 9
-        with pytest.raises(QueueFullError):
-            await llm.abatch(asked[:1] * 9, {"max_concurrency": 9})
+@pytest.fixture(params=[0, 1])
+def narrow(request: pytest.FixtureRequest, full_bank: Path) -> Iterator[ChatQVPIC]:
+    """A chat model in front of which hardly any question may wait."""
+    with ChatQVPIC(model="demo", bank=full_bank, max_waiting=request.param, max_tokens=1) as llm:
+        yield llm
+
+
+async def test_a_batch_waits_for_itself(narrow: ChatQVPIC, asked: list[list[BaseMessage]]) -> None:
+    inputs = asked[:1] * 9
+    for config in (None, RunnableConfig(max_concurrency=9), [RunnableConfig(tags=["x"])] * 9):
+        assert len(narrow.batch(inputs, config)) == 9
+        assert len(await narrow.abatch(inputs, config)) == 9
+        assert {at for at, _ in narrow.batch_as_completed(inputs, config)} == set(range(9))
+        assert {at async for at, _ in narrow.abatch_as_completed(inputs, config)} == set(range(9))
+    assert len(await narrow.bind(stop=["x"]).abatch(inputs)) == 9
+    assert narrow.batch([]) == await narrow.abatch([]) == list(narrow.batch_as_completed([])) == []
+    with pytest.raises(InputError):
+        narrow.batch([[AIMessage("No question.")]] * 2)
+    failed = narrow.batch([[AIMessage("No question.")]] * 2, return_exceptions=True)
+    assert all(isinstance(each, InputError) for each in failed)
+
+
+async def test_a_batch_of_a_graph_is_bounded_by_its_caller(narrow: ChatQVPIC, asked: list[list[BaseMessage]]) -> None:
+    graph = RunnableParallel(answer=narrow)  # calls the model once for each input, all at once
+    found = await graph.abatch(asked[:1] * 9, return_exceptions=True)
+    assert any(isinstance(each, QueueFullError) for each in found)
+    assert len(await graph.abatch(asked[:1] * 9, {"max_concurrency": 1})) == 9
+
+
+async def test_a_usual_batch_is_no_overflow(llm: ChatQVPIC, asked: list[list[BaseMessage]]) -> None:
+    default = inspect.signature(QVPIC.from_pretrained).parameters["max_waiting"].default
+    assert default == RequestConfig().max_waiting  # what is said of one holds for the other
+    graph = RunnableParallel(answer=llm.bind(max_tokens=1))
+    assert len(await graph.abatch(asked[:1] * 100)) == 100

@@ -116,6 +116,12 @@ def test_a_context_beside_its_name() -> None:
     assert request(HumanMessage("Context: Gamma is three.")).question == "Context: Gamma is three."
 
 
+def test_documents_leave_the_prompt_as_it_is() -> None:
+    found = request(HumanMessage([document_block(DOCUMENT), f"{PAGE.text}\n\nWho says so?"]))
+    assert [each.source for each in found.context] == ["s"]
+    assert found.question == f"{PAGE.text}\n\nWho says so?"
+
+
 def test_a_turn_that_is_a_page_stays_a_question() -> None:
     found = request(HumanMessage("Alpha is the first one."))
     assert (found.question, found.context) == ("Alpha is the first one.", ())
@@ -153,6 +159,8 @@ def test_reasoning_is_no_part_of_the_conversation() -> None:
         ([ChatMessage("a", role="critic")], "critic"),
         ([HumanMessage([{"type": "image", "url": "x"}])], "image"),
         ([HumanMessage([{"type": "text-plain", "base64": "x"}])], "text-plain"),
+        ([HumanMessage.model_construct(content=[5])], "int"),
+        ([HumanMessage.model_construct(content=None)], "NoneType"),
         (
             [HumanMessage("a"), AIMessage("", tool_calls=[{"name": "f", "args": {}, "id": "1"}]), HumanMessage("b")],
             "tool",

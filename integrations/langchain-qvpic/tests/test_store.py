@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.indexing import InMemoryRecordManager, index
 from qvpic_rag import QVPIC
 from qvpic_rag import Document as EngineDocument
-from qvpic_rag.errors import BankError, ConfigError, DocumentError, InputError
+from qvpic_rag.errors import BankError, ConfigError, DocumentError, InputError, UndrawableError
 
 from langchain_qvpic import QVPICRetriever, QVPICVectorStore
 
@@ -26,18 +28,21 @@ A, B, C = "Alpha is one.", "Beta is two.", "Gamma is three."
 
 
 def in_bank(store: QVPICVectorStore) -> list[str]:
-    return [document.source for document in store.rag.bank.documents()]
+    """Ids of the collection's documents; the bank's names of them also say which embedding they have."""
+    sources = [document.source.split("/", 3) for document in store.rag.bank.documents()]
+    assert all(each[:2] == ["langchain", "default"] for each in sources)
+    return [each[3] for each in sources]
 
 
 def test_adding_compiles_and_deleting_releases(open_store: Open) -> None:
     store = open_store()
     store.add_texts([A, B], ids=["a", "b"])
     bank = store.rag.bank
-    assert in_bank(store) == ["langchain/default/a", "langchain/default/b"]
+    assert in_bank(store) == ["a", "b"]
     assert sum(bank.stats().blocks.values()) == 4  # two pages at two resolutions
     before = bank.page_count()
     store.delete(["a", "unknown"])
-    assert in_bank(store) == ["langchain/default/b"]
+    assert in_bank(store) == ["b"]
     assert bank.page_count() == before - 1
     assert len(store) == 1
     assert bank.gc(grace_s=0).blocks == 2
@@ -171,7 +176,14 @@ def test_somebody_elses_document_is_refused(open_store: Open, tmp_path: Path) ->
         ({"texts": [A], "ids": ["a", "b"]}, InputError),
         ({"texts": [A, B], "ids": ["a", "a"]}, InputError),
         ({"texts": [A], "metadatas": []}, InputError),
+        ({"texts": [A], "ids": [5]}, InputError),
+        ({"texts": A}, InputError),
+        ({"texts": None}, InputError),
+        ({"texts": [A], "ids": "a"}, InputError),
         ({"texts": [A, " \n"]}, DocumentError),
+        ({"texts": [A, 5]}, DocumentError),
+        ({"texts": [A], "metadatas": [["a"]]}, InputError),
+        ({"texts": [A, B], "metadatas": [{}, {"x": (1, 2)}], "batch_size": 1}, InputError),
         ({"texts": [A], "metadatas": [{"x": (1, 2)}]}, InputError),
         ({"texts": [A], "metadatas": [{1: 2}]}, InputError),
         ({"texts": [A], "metadatas": [{"x": float("nan")}]}, InputError),
@@ -187,15 +199,66 @@ def test_wrong_input_stores_nothing(open_store: Open, arguments: dict, error: ty
     assert in_bank(store) == []
 
 
+@pytest.mark.parametrize("nothing", ["\ufeff", "\u200b", "\0", "\u00ad \f\u2060", "\u200d", "\u3000\ufe0f"])
+def test_a_text_that_shows_nothing_is_as_an_empty_one(open_store: Open, nothing: str) -> None:
+    store = open_store()
+    assert not store.rag.engine.renderer.pages(nothing, "")
+    texts = [*(f"Number {n} is here." for n in range(3)), nothing]
+    messages = set()
+    for last in (nothing, ""):
+        with pytest.raises(DocumentError) as failure:
+            store.add_texts([*texts[:-1], last], batch_size=1)
+        messages.add(str(failure.value))
+    assert len(messages) == 1
+    assert in_bank(store) == []
+    store.add_texts([A + nothing])  # beside something that shows it is no matter
+    assert len(store) == 1
+
+
+def test_a_text_that_strict_rendering_refuses(open_store: Open) -> None:
+    store = open_store(strict=True)
+    with pytest.raises(UndrawableError, match="'b'"):
+        store.add_texts([A, B + "\U0010fffd"], ids=["a", "b"])
+    assert in_bank(store) == []
+
+
+class _Wrong(DeterministicFakeEmbedding):
+    """Gives ``given`` whatever the texts are."""
+
+    given: Any = None
+
+    def embed_documents(self, texts: list[str]) -> Any:
+        return self.given
+
+    def embed_query(self, text: str) -> Any:
+        return self.given
+
+
+@pytest.mark.parametrize("given", [None, [], 1.0, [[1.0, 2.0]] * 2, [[1.0], [1.0, 2.0]], [["x"]], [[[1.0]]]])
+def test_what_is_no_embedding_is_refused(open_store: Open, given: object) -> None:
+    store = open_store(embedding=_Wrong(size=2, given=given))
+    with pytest.raises(InputError, match="embedding model"):
+        store.add_texts([A])
+    with pytest.raises(InputError, match="embedding model"):
+        store.similarity_search(A)
+    assert in_bank(store) == []
+
+
 def test_wrong_settings(open_store: Open) -> None:
+    with pytest.raises(ConfigError, match="embedding"):
+        open_store(embedding="x")
     with pytest.raises(ConfigError, match="collection"):
         open_store(collection="a/b")
     with pytest.raises(ConfigError, match="topk"):
         open_store(topk=3)
     store = open_store()
     for wrong in (None, "a"):
-        with pytest.raises(InputError):
+        with pytest.raises(InputError, match="ids"):
             store.delete(wrong)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="ids"):
+            store.get_by_ids(wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="filter"):
+        store.delete(["a"], filter={})
     with pytest.raises(InputError):
         store.similarity_search("?", k=0)
     with pytest.raises(ConfigError):
@@ -205,6 +268,12 @@ def test_wrong_settings(open_store: Open) -> None:
     retriever = QVPICRetriever(vectorstore=store)
     with pytest.raises(ConfigError, match="top"):
         retriever.invoke("?", top=1)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_store_is_not_copied(open_store: Open, copied: Callable[[object], object]) -> None:
+    with pytest.raises(InputError, match="another store"):
+        copied(open_store())
 
 
 def test_from_documents(tmp_path: Path) -> None:
@@ -271,14 +340,14 @@ def test_indexing_api(open_store: Open, cleanup: str) -> None:
 def test_vectors_survive_exactly(open_store: Open) -> None:
     store = open_store(embedding=DeterministicFakeEmbedding(size=16))
     store.add_texts([A], ids=["a"])
-    before = store._entries["a"].vector
-    again = open_store(embedding=DeterministicFakeEmbedding(size=16))._entries["a"].vector
+    before = store._collection.entries()["a"].vector
+    again = open_store(embedding=DeterministicFakeEmbedding(size=16))._collection.entries()["a"].vector
     assert np.array_equal(before, again)
 
 
 def test_a_copied_bank_is_a_store(bank: Path, open_store: Open, tmp_path: Path) -> None:
-    copy = shutil.copytree(bank, tmp_path / "moved")
-    assert len(open_store(copy)) == 7
+    moved = shutil.copytree(bank, tmp_path / "moved")
+    assert len(open_store(moved)) == 7
 
 
 class _Remote(DeterministicFakeEmbedding):
@@ -293,24 +362,3 @@ def test_another_model_of_the_same_embedding_class_is_refused(open_store: Open) 
     assert open_store(embedding=_Remote(size=8)).similarity_search("x")
     with pytest.raises(ConfigError, match="ada-002"):
         open_store(embedding=_Remote(size=8, model="text-embedding-3-small"))
-
-
-def test_searches_go_on_while_documents_are_added(open_store: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = open_store()
-    store.add_texts([A], ids=["a"])
-    compiling, go_on = threading.Event(), threading.Event()
-    real = store.rag.ingest
-
-    def slow(*arguments: object, **options: object) -> object:
-        compiling.set()
-        assert go_on.wait(30)
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(store.rag, "ingest", slow)
-    adding = threading.Thread(target=store.add_texts, args=([B],), kwargs={"ids": ["b"]})
-    adding.start()
-    assert compiling.wait(30)
-    assert [each.id for each in store.similarity_search("Beta", k=2)] == ["a"]
-    go_on.set()
-    adding.join(30)
-    assert {each.id for each in store.similarity_search("Beta", k=2)} == {"a", "b"}
