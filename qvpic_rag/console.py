@@ -79,7 +79,7 @@ def reported(debug: bool) -> Iterator[None]:
     except (typer.Exit, typer.Abort):
         raise
     except KeyboardInterrupt:
-        err.print("Interrupted; nothing is lost, run the same command again to go on.")
+        err.print("Interrupted; what was stored stays, run the same command again to go on.")
         raise typer.Exit(1) from None
     except BrokenPipeError:
         raise typer.Exit(1) from None

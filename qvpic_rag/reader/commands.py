@@ -50,7 +50,8 @@ def train(
         stages = load_recipe(recipe or DEMO_RECIPE)
         model, prompts = new_reader(stages.seed, start)
         trainer = Trainer(run, stages, model.to(resolve_device(device)), prompts, lambda line: say(json.dumps(line)))
-        trainer.run(until(minutes))
+        with until(minutes) as stop:
+            trainer.run(stop)
 
 
 @reader_app.command()

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from qvpic_rag.errors import ConfigError
 from qvpic_rag.models.reader_images import image_processor
+from qvpic_rag.models.smolglyph import ADAPTER
 from qvpic_rag.reader.lessons import Prompts
 from qvpic_rag.reader.loop import CHECKPOINT, read_checkpoint
 from qvpic_rag.reader.network import Dimensions, build_model
@@ -73,6 +74,8 @@ def weights_of_run(folder: Path) -> dict[str, torch.Tensor]:
         There is no checkpoint, it cannot be read, or its tokens are not today's.
     """
     run = read_checkpoint(folder)["run"]
+    if "vocabulary" not in run or not isinstance(run.get("model"), dict):
+        raise ConfigError(f"The run in {folder} is not one of `qvpic reader train`; export it with its own command.")
     if run.get("vocabulary") != stable_digest(build_tokenizer().get_vocab()):
         raise ConfigError(
             f"The run in {folder / CHECKPOINT} was trained with other words than the tokenizer has now; name another "
@@ -90,11 +93,23 @@ def export_reader(weights: dict[str, torch.Tensor], folder: Path) -> None:
     Raises
     ------
     ConfigError
-        The folder cannot be written.
+        The folder cannot be written or holds another kind of model, or the weights are not a reader's.
     """
+    if (folder / ADAPTER).exists():
+        raise ConfigError(
+            f"{folder} holds an adapter, which would be loaded in the reader's place; name another folder."
+        )
     tokenizer = build_tokenizer()
     model = build_model(Dimensions(), len(tokenizer), seed=0)
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+        broken = [name for name, value in weights.items() if not torch.isfinite(value).all()]
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise ConfigError(
+            f"The run's weights are not a reader's ({type(error).__name__}); name another run."
+        ) from error
+    if broken:
+        raise ConfigError(f"The run's weights are no numbers any more ({broken[0]}): it diverged; train again.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         model.to(torch.bfloat16).save_pretrained(folder)

@@ -47,7 +47,10 @@ _SIGNATURES = {
 
 def _compiler() -> list[str]:
     """The C compiler's command: ``$CC``, else ``cc`` or ``gcc``."""
-    command = shlex.split(os.environ.get("CC", ""))
+    try:
+        command = shlex.split(os.environ.get("CC", ""))
+    except ValueError as error:
+        raise ConfigError(f"the variable CC is no command ({error}); name a C compiler in it") from error
     for candidate in [command] if command else [["cc"], ["gcc"]]:
         if shutil.which(candidate[0]):
             return candidate

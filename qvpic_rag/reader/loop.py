@@ -7,21 +7,24 @@ plain values) and ``log.jsonl``.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from qvpic_rag.errors import ConfigError
+from qvpic_rag.errors import ConfigError, QVPICError
 
 __all__ = ["CHECKPOINT", "Loop", "StageLike", "read_checkpoint"]
 
 CHECKPOINT = "checkpoint.pt"
+_LOG = "log.jsonl"
 _SAVE_EVERY, _EXAMINE_EVERY = 120, 600  # seconds
 _LOG_EVERY = 20  # steps
 _MEMORY = 0.95  # of the running averages in the log
@@ -120,7 +123,13 @@ class Loop(ABC, Generic[StageT, ShelfT]):
         return True
 
     def save(self) -> None:
-        """Write the checkpoint whole or not at all."""
+        """Write the checkpoint whole or not at all.
+
+        Raises
+        ------
+        QVPICError
+            It cannot be written, or a weight is no number any more; the last checkpoint stays.
+        """
         state = {
             "run": self.state(),
             "done": self.done,
@@ -128,12 +137,54 @@ class Loop(ABC, Generic[StageT, ShelfT]):
             "step": self.step,
             "seconds": self.seconds,
         }
+        if not _finite(state):
+            raise QVPICError(
+                f"Training has diverged: at step {self.step} of stage {self.stage!r} a weight is no number any more; "
+                "lower the recipe's rates and run again, which goes on from the last checkpoint."
+            )
         part = self.folder / f"{CHECKPOINT}.part"
-        torch.save(state, part)
-        part.replace(self.folder / CHECKPOINT)
+        try:
+            torch.save(state, part)
+            part.replace(self.folder / CHECKPOINT)
+        except (OSError, RuntimeError) as error:  # torch's own writer raises RuntimeError on a full disk
+            if part.is_file():
+                part.unlink(missing_ok=True)
+            raise QVPICError(
+                f"The checkpoint cannot be written to {self.folder} ({str(error).splitlines()[0]}); free space or make "
+                "the folder writable, and run again to go on from the last checkpoint."
+            ) from error
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> None:
-        """Do what is left of the stages, until ``stop`` says so."""
+        """Do what is left of the stages, until ``stop`` says so.
+
+        Raises
+        ------
+        ConfigError
+            The folder cannot be written, or another training is writing it.
+        QVPICError
+            Training has diverged, or the disk is full.
+        """
+        with self._alone():
+            self._run(stop)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the folder's log: two trainings would overwrite each other's checkpoints."""
+        with ExitStack() as held:
+            try:
+                log = held.enter_context((self.folder / _LOG).open("a", encoding="utf-8"))
+                fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ConfigError(
+                    f"Another training is at work in {self.folder}; wait for it, or name another run folder."
+                ) from error
+            except OSError as error:
+                raise ConfigError(
+                    f"The run folder {self.folder} cannot be written ({error}); make it writable, or name another one."
+                ) from error
+            yield
+
+    def _run(self, stop: Callable[[], bool]) -> None:
         for stage in self.stages:
             if stage.name in self.done:
                 continue
@@ -178,8 +229,11 @@ class Loop(ABC, Generic[StageT, ShelfT]):
             "step": self.step,
             **{name: round(value, 4) for name, value in sorted(values.items())},
         }
-        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        try:
+            with (self.folder / _LOG).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise QVPICError(f"The log in {self.folder} cannot be written ({error}); free space and go on.") from error
         self._say(line)
 
 
@@ -194,7 +248,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     path = folder / CHECKPOINT
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(state, dict) or "run" not in state:
+        if not isinstance(state, dict) or not isinstance(state.get("run"), dict):
             raise ValueError("it holds no run")
     except FileNotFoundError as error:
         raise ConfigError(f"There is no {path}; name the folder of a run of `qvpic reader train`.") from error
@@ -203,6 +257,15 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
             f"{path} is no checkpoint of a training run ({_reason(error)}); name another run folder."
         ) from error
     return state
+
+
+def _finite(state: Any) -> bool:
+    """Whether all floating tensors of nested plain values hold numbers only."""
+    if isinstance(state, torch.Tensor):
+        return not state.is_floating_point() or bool(torch.isfinite(state).all())
+    if isinstance(state, dict):
+        return all(map(_finite, state.values()))
+    return not isinstance(state, list | tuple) or all(map(_finite, state))
 
 
 def _reason(error: Exception) -> str:

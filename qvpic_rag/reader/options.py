@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from qvpic_rag.console import err
 
 __all__ = ["Debug", "Device", "Minutes", "Recipe", "Run", "until"]
 
@@ -23,7 +27,24 @@ Device = Annotated[str, typer.Option(help="Such as cpu or cuda:0.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
-def until(minutes: float | None) -> Callable[[], bool]:
-    """Whether so many minutes have passed since now; never, for None."""
+@contextmanager
+def until(minutes: float | None) -> Iterator[Callable[[], bool]]:
+    """Whether to stop: so many minutes have passed, or somebody asked for it (SIGINT, SIGTERM).
+
+    A training that is asked to stop ends its step and writes a checkpoint; asked again, it ends at once.
+    """
     end = None if minutes is None else time.monotonic() + 60 * minutes
-    return lambda: end is not None and time.monotonic() > end
+    asked: list[int] = []
+
+    def ask(number: int, frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        err.print("Stopping after this step, with a checkpoint; run the same command again to go on.")
+
+    before = {each: signal.signal(each, ask) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked) or (end is not None and time.monotonic() > end)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

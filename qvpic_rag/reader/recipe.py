@@ -88,8 +88,8 @@ class Stage:
         owner = f"stage {self.name!r}"
         if not isinstance(self.name, str) or not self.name:
             raise ConfigError(f"{owner}: name must be a non-empty string.")
-        for name in ("steps", "tokens", "worlds", "shelf_steps"):
-            _number(owner, name, getattr(self, name), 1, 10**9, whole=True)
+        for name, most in (("steps", 10**8), ("tokens", 10**6), ("worlds", 10**4), ("shelf_steps", 10**8)):
+            _number(owner, name, getattr(self, name), 1, most, whole=True)
         for name in ("rate", "end_rate"):
             _number(owner, name, getattr(self, name), 0, 100)
         for name in ("fall", "see", "framed", "isolated", "own_look"):
@@ -97,6 +97,9 @@ class Stage:
         for name in ("transcribe", "freeze_vision"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{owner}: {name} must be true or false, not {getattr(self, name)!r}.")
+        for name in ("pages", "questions"):
+            if not isinstance(getattr(self, name), dict):
+                raise ConfigError(f"{owner}: {name} must be a table, such as {{ 1 = 1 }}, not {getattr(self, name)!r}.")
         for count, share in self.pages.items():
             if not count.isdecimal() or not 1 <= int(count) <= PAGES_PER_WORLD:
                 raise ConfigError(f"{owner}: pages must name numbers from 1 to {PAGES_PER_WORLD}, not {count!r}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -10,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from qvpic_rag.errors import ConfigError
+from qvpic_rag.errors import ConfigError, QVPICError
 from qvpic_rag.reader.evaluate import CONDITIONINGS, MODES, Examiner, Outcome, character_errors, interval
 from qvpic_rag.reader.facts import QUESTION_KINDS
 from qvpic_rag.reader.prompts import STYLES
@@ -21,7 +22,6 @@ TABLES = ("letters", "pages", "kinds", "prompts")
 _PER_WORLD = 5  # questions about the pages of one world
 _SCARCEST = 20  # times as many worlds are looked at as would do if every page held something to ask
 _MIDDLE = 4  # pages in the tables by kind and by prompt
-_START = '{"model": '  # of a line that is ours
 _METHODS = ("full", *CONDITIONINGS)
 _NAMES = {"full": "full prefill", "native": "page caches, native", "low": "72 DPI", "high": "120 DPI"}
 _NAMES |= {"prefix-free": "prefix-free", "dummy-4": "dummy-4", "evidence": "evidence page 120, others 72"}
@@ -75,7 +75,7 @@ class _Cells:
                 file.seek(0)
                 whole = 0
                 for line in iter(file.readline, ""):
-                    if not line.endswith("\n") and line.startswith(_START):
+                    if not line.endswith("\n") and _is_cut(line):
                         file.truncate(whole)  # the rest of a cell whose writing was interrupted
                         break
                     whole = file.tell()
@@ -92,12 +92,28 @@ class _Cells:
             self.progress(f"measuring {name} ...")
             self.known[name] = make()
             if self.path is not None:
-                with self.path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps({"model": self.model, "cell": name, "answers": self.known[name]}) + "\n")
+                try:
+                    with self.path.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps({"model": self.model, "cell": name, "answers": self.known[name]}) + "\n")
+                except OSError as error:
+                    raise QVPICError(f"{self.path} cannot be written ({error}); free space and run again.") from error
         return self.known[name]
 
     def outcomes(self, name: str, make: Callable[[], Iterator[Outcome]]) -> list[Outcome]:
-        return [Outcome(**each) for each in self.get(name, lambda: [asdict(outcome) for outcome in make()])]
+        answers = self.get(name, lambda: [asdict(outcome) for outcome in make()])
+        try:
+            return [Outcome(**each) for each in answers]
+        except TypeError as error:
+            raise ConfigError(
+                f"{self.path}: the answers of {name!r} are damaged ({error}); remove that line."
+            ) from error
+
+
+def _is_cut(line: str) -> bool:
+    """Whether a last line without an end is the beginning of a cell, and not something else's last line."""
+    name = re.match(r'\{"model": "[^"]*', line)
+    found, begin = (line, '{"model": "') if name is None else (line[name.end() :], '", "cell": "')
+    return begin.startswith(found) or (name is not None and found.startswith(begin))
 
 
 def _cell(outcomes: Sequence[Outcome]) -> str:

@@ -172,7 +172,7 @@ def test_an_interrupt(run: Run, bank: Path, note: Path, monkeypatch: pytest.Monk
         patch.setattr(blockfile.os, "fsync", interrupt)
         result = run("ingest", note, "--bank", bank)
     assert (result.code, result.out) == (1, "")
-    assert result.err == "Interrupted; nothing is lost, run the same command again to go on.\n"
+    assert result.err == "Interrupted; what was stored stays, run the same command again to go on.\n"
     assert run("ingest", note, "--bank", bank, "--json").json["added"] == [note.as_posix()]
 
 

@@ -46,7 +46,7 @@ def test_an_interrupted_ingest_goes_on_where_it_stopped(run: Run, tmp_path: Path
     process.send_signal(signal.SIGINT)
     code, out, err = finish(process)
     assert (code, out) == (1, "")
-    assert err == "Interrupted; nothing is lost, run the same command again to go on.\n"
+    assert err == "Interrupted; what was stored stays, run the same command again to go on.\n"
     with Bank.open(bank) as store:  # at most the file that was being stored, which no row names yet
         assert {problem.kind for problem in store.verify(grace_s=0)} <= {"orphan", "temporary"}
     report = run("ingest", documents, "--bank", bank, "--json").json

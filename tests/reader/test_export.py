@@ -160,7 +160,17 @@ def test_starting_from_what_is_no_reader(tmp_path: Path, tiny_folder: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "content", [None, b"no checkpoint", {}, {"run": {}}, {"run": {"vocabulary": "other words"}}], ids=str
+    "content",
+    [
+        None,
+        b"no checkpoint",
+        {},
+        {"run": None},
+        {"run": []},
+        {"run": {}},
+        {"run": {"vocabulary": "other", "model": {}}},
+    ],
+    ids=str,
 )
 def test_a_run_without_a_checkpoint(content: Any, tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
@@ -170,7 +180,7 @@ def test_a_run_without_a_checkpoint(content: Any, tmp_path: Path) -> None:
         torch.save(content, path)
     with pytest.raises(ConfigError) as error:
         weights_of_run(tmp_path)
-    one_line(error, str(path), "; name ")
+    one_line(error, str(tmp_path), "; ")
     assert "weights_only" not in str(error.value)
 
 
@@ -180,3 +190,25 @@ def test_a_place_that_is_no_folder(new: New, tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as error:
             export_reader(new[0].state_dict(), folder)
         one_line(error, str(folder))
+
+
+def test_an_adapter_in_the_folder_would_be_loaded_instead(new: New, tmp_path: Path) -> None:
+    (tmp_path / "adapter.safetensors").write_bytes(b"x")
+    with pytest.raises(ConfigError) as error:
+        export_reader(new[0].state_dict(), tmp_path)
+    one_line(error, str(tmp_path), "name another folder")
+    assert [path.name for path in tmp_path.iterdir()] == ["adapter.safetensors"]
+
+
+@pytest.mark.parametrize("how", ["missing", "shape", "diverged"])
+def test_weights_that_are_no_readers(new: New, tmp_path: Path, how: str) -> None:
+    weights = dict(new[0].state_dict())
+    name = next(iter(weights))
+    if how == "missing":
+        del weights[name]
+    else:
+        weights[name] = torch.zeros(1) if how == "shape" else torch.full_like(weights[name], float("nan"))
+    with pytest.raises(ConfigError) as error:
+        export_reader(weights, tmp_path / "reader")
+    one_line(error, "train again" if how == "diverged" else "name another run")
+    assert not (tmp_path / "reader").exists()

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from qvpic_rag.errors import ConfigError
+from qvpic_rag.errors import ConfigError, QVPICError
 from qvpic_rag.reader.loop import Loop, read_checkpoint
 
 
@@ -111,3 +112,52 @@ def test_a_state_of_something_else_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(Counting, "restore", lambda self, state: state["other"])
     with pytest.raises(ConfigError, match="cannot be continued"):
         Counting(tmp_path, STAGES)
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path: Path) -> None:
+    first = Counting(tmp_path, STAGES)
+    second = Counting(tmp_path, STAGES)
+
+    def meanwhile() -> bool:
+        with pytest.raises(ConfigError, match="Another training"):
+            second.run()
+        return True
+
+    first.run(meanwhile)
+    second.run()
+    assert len(second.seen) == 32
+
+
+def test_a_run_that_diverged_says_so_and_keeps_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = Counting(tmp_path, STAGES)
+    loop.run(lambda: len(loop.seen) == 3)
+    old = (tmp_path / "checkpoint.pt").read_bytes()
+    for state in ({"w": torch.tensor([1.0, float("nan")])}, {"moments": [{"m": torch.tensor(float("inf"))}]}):
+        monkeypatch.setattr(Counting, "state", lambda self, state=state: state)
+        with pytest.raises(QVPICError, match=r"diverged.*lower the recipe's rates"):
+            loop.run()
+        assert (tmp_path / "checkpoint.pt").read_bytes() == old
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("enforce fail\nat 672")])
+def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def full(state: object, path: Path) -> None:
+        path.write_bytes(b"part")
+        raise error
+
+    loop = Counting(tmp_path, STAGES)
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(QVPICError, match=r"cannot be written.*go on") as raised:
+        loop.run()
+    assert "\n" not in str(raised.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log.jsonl"]
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_training(tmp_path: Path) -> None:
+    loop = Counting(tmp_path, STAGES)
+    (tmp_path / "log.jsonl").mkdir()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        loop.run()
+    assert loop.seen == []

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from qvpic_rag.reader import evaluate, tables, train
+from qvpic_rag.reader.options import until
 from tests.cli.conftest import Run
 
 RECIPE = """
@@ -150,3 +154,32 @@ def test_results_that_cannot_be_kept(run: Run, exported: Path, tmp_path: Path) -
     result = run("reader", "eval", exported, "--tables", "pages", "--results", tmp_path / "none" / "r.jsonl")
     assert (result.code, result.out) == (2, "")
     assert "name another file" in result.error
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_training_that_is_asked_to_stop_writes_a_checkpoint(
+    run: Run, recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    learn = train.Trainer.learn
+
+    def interrupted(*arguments: Any) -> dict[str, float]:
+        os.kill(os.getpid(), number)
+        return learn(*arguments)
+
+    before = signal.getsignal(number)
+    with monkeypatch.context() as patch:
+        patch.setattr(train.Trainer, "learn", interrupted)
+        result = run("reader", "train", tmp_path / "run", "--recipe", recipe)
+    assert result.code == 0
+    assert result.err == "Stopping after this step, with a checkpoint; run the same command again to go on.\n"
+    assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"] == 1
+    assert signal.getsignal(number) is before
+    assert json.loads(run("reader", "train", tmp_path / "run", "--recipe", recipe).out)["step"] == 2
+
+
+def test_asked_twice_it_ends_at_once() -> None:
+    with until(None) as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)

@@ -177,7 +177,16 @@ def test_another_model_and_another_number_of_questions_are_measured_anew(tmp_pat
 
 @pytest.mark.parametrize(
     "content",
-    [b"no json\n", b"my notes", b"[1]\n", b'{"model": "one"}\n', b'{"model": "one", "cell": "x"}\n', b'"\xe9"\n'],
+    [
+        b"no json\n",
+        b"my notes",
+        b"[1]\n",
+        b'{"model": "one"}\n',
+        b'{"model": "one"}',
+        b'{"model": "one", "precious": 1',
+        b'{"model": "one", "cell": "x"}\n',
+        b'"\xe9"\n',
+    ],
     ids=str,
 )
 def test_a_file_of_something_else_is_refused_and_left_alone(content: bytes, tmp_path: Path) -> None:
@@ -189,12 +198,14 @@ def test_a_file_of_something_else_is_refused_and_left_alone(content: bytes, tmp_
     assert path.read_bytes() == content
 
 
-def test_a_line_that_was_cut_short_is_measured_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [1, 8, 13, 20, 30, -20, -1])
+def test_a_line_that_was_cut_short_is_measured_again(kept: int, tmp_path: Path) -> None:
     """Killed while it was written."""
     path = tmp_path / "results.jsonl"
     first = tables(Fake(), ["letters"], results=path)
     whole = path.read_bytes()
-    path.write_bytes(whole[:-20])
+    *others, last = whole.splitlines(keepends=True)
+    path.write_bytes(b"".join(others) + last[:kept])
     examiner = Fake()
     assert tables(examiner, ["letters"], results=path) == first
     assert len(examiner.asked) == 1
@@ -207,3 +218,13 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(t
         with pytest.raises(ConfigError, match="name another file"):
             tables(examiner, ["letters"], results=path)
     assert not examiner.asked
+
+
+def test_damaged_answers_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    tables(Fake(), ["pages"], pages=(1,), results=path)
+    entry = json.loads(path.read_text())
+    entry["answers"][0]["foo"] = 1
+    path.write_text(json.dumps(entry) + "\n")
+    with pytest.raises(ConfigError, match="are damaged"):
+        tables(Fake(), ["pages"], pages=(1,), results=path)

@@ -80,9 +80,11 @@ def test_it_learns_letters(make: Make, look: Look) -> None:
 
 def test_unsure_letters_teach_nothing(make: Make) -> None:
     trainer = make()
-    embeddings = torch.randn(2, trainer.model.config.text_config.hidden_size)
+    width = trainer.model.config.text_config.hidden_size
+    embeddings = torch.randn(2, width, generator=torch.Generator().manual_seed(1))
     letters = torch.tensor([[3] * SLOTS, [UNSURE] * SLOTS])
-    assert trainer.letter_loss(embeddings, letters) == trainer.letter_loss(embeddings[:1], letters[:1])
+    both, sure = trainer.letter_loss(embeddings, letters), trainer.letter_loss(embeddings[:1], letters[:1])
+    torch.testing.assert_close(both, sure)  # a matrix of two rows may be summed in another order
 
 
 def test_it_learns_answers(make: Make) -> None:
@@ -179,7 +181,7 @@ def test_a_checkpoint_holds_tensors_and_plain_values_only(make: Make) -> None:
     assert (state["stage"], state["step"], state["done"]) == ("see", 2, [])
     for name, value in trainer.model.state_dict().items():
         assert torch.equal(state["run"]["model"][name], value)
-    assert [path.name for path in trainer.folder.iterdir()] == ["checkpoint.pt"]
+    assert sorted(path.name for path in trainer.folder.iterdir()) == ["checkpoint.pt", "log.jsonl"]
 
 
 def test_a_kill_while_writing_leaves_the_old_checkpoint(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
