@@ -41,8 +41,7 @@ def load_answers(
         The file cannot be read or written, or holds something else.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        found = [Answered(**json.loads(line)) for line in lines]
+        found = _read(path) if path.exists() else []
         batch = len(found) // _TOGETHER
         while len(found) < count:
             progress(f"SmolLM2 answers about texts: {len(found)} of {count} ...")
@@ -54,6 +53,20 @@ def load_answers(
     except (OSError, ValueError, TypeError) as error:
         raise ConfigError(f"SmolLM2's answers in {path} cannot be used ({error}); delete the file.") from error
     return found[:count]
+
+
+def _read(path: Path) -> list[Answered]:
+    """The answers in a file; a batch that an interruption cut off is dropped from it, to be asked for again."""
+    text = path.read_text(encoding="utf-8")
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    found = [Answered(**json.loads(line)) for line in lines]
+    whole = len(lines) // _TOGETHER * _TOGETHER
+    kept = "".join(f"{line}\n" for line in lines[:whole])
+    if kept != text:
+        part = path.with_name(f"{path.name}.part")
+        part.write_text(kept, encoding="utf-8")
+        part.replace(path)
+    return found[:whole]
 
 
 def _batch(model: Any, prompts: Prompts, prose: Prose, rng: random.Random) -> list[Answered]:

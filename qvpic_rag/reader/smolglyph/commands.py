@@ -22,7 +22,8 @@ smolglyph_app = typer.Typer(
 Corpus = Annotated[
     list[Path] | None,
     typer.Option(
-        help="Folder of English text, may be given again; by default this machine's documentation.", show_default=False
+        help="Folder of English text for a new run, may be given again; by default this machine's documentation.",
+        show_default=False,
     ),
 ]
 
@@ -47,7 +48,8 @@ def train(
 
         stages = load_recipe(recipe or RECIPE)
         trainer = open_run(run, stages, corpus=corpus or (), device=device, log=lambda line: say(json.dumps(line)))
-        trainer.run(until(minutes))
+        with until(minutes) as stop:
+            trainer.run(stop)
 
 
 @smolglyph_app.command()
@@ -85,15 +87,27 @@ def evaluate(
     with reported(debug):
         from qvpic_rag.models import load_model
         from qvpic_rag.reader.smolglyph.corpus import load_corpus
-        from qvpic_rag.reader.smolglyph.evaluate import GlyphExaminer, measure
+        from qvpic_rag.reader.smolglyph.evaluate import GlyphExaminer, measure, trained_on
 
         if run is not None and not (run / "corpus.txt").is_file():
             raise ConfigError(f"There is no {run / 'corpus.txt'}; name the folder of a run, or leave out --run.")
+        digest = trained_on(model)
         with err.status("Loading the model ..."):
             loaded = load_model(model)
-        # Splits follow from each paragraph's hash: no paragraph that is collected anew was trained on either.
         with tempfile.TemporaryDirectory(prefix="qvpic-corpus-") as folder:
             corpus = load_corpus((run or Path(folder)) / "corpus.txt", progress=err.print)
+        if digest != corpus.digest and run is not None:
+            raise ConfigError(
+                f"{model} does not say that it was trained on {run / 'corpus.txt'}; name the run that it was exported "
+                "from, or export it again."
+            )
+        if digest != corpus.digest:
+            # A paragraph's hash decides its split, so one that was trained on is not asked about if it is the same to
+            # the last byte. Where it was edited or cut elsewhere since then, it may be.
+            err.print(
+                "The collected text is not the one of the reader's run, so parts of it may have been trained on; name "
+                "that run with --run."
+            )
         examiner = GlyphExaminer(loaded, corpus, RenderProfile.load("smolglyph"))
         for table in measure(examiner, pages=pages, asked=questions, progress=err.print):
             say(table)

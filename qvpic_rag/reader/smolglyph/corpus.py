@@ -43,9 +43,10 @@ _PLAIN = str.maketrans(
     }
 )  # fmt: skip
 _DOCSTRING = re.compile(r'"""(.*?)"""', re.DOTALL)
-_TAG = re.compile(r"<(script|style).*?</\1>|<[^>]+>", re.DOTALL | re.IGNORECASE)
-_BLOCK = re.compile(r"</?(p|div|li|ul|ol|h\d|tr|td|th|table|pre|br|dd|dt|dl|section)\b[^>]*>", re.IGNORECASE)
-_ROFF = re.compile(r"\\f\[?[A-Z]+\]?|\\f.|\\s[-+]?\d|\\[&|^]|\\\*\(..|\\m\[[^\]]*\]")
+# No search for an end begins anew at every "<" that has none: a tag ends before the next one, a script with the text.
+_TAG = re.compile(r"<(script|style)\b.*?(?:</\1>|\Z)|<[^<>]+>", re.DOTALL | re.IGNORECASE)
+_BLOCK = re.compile(r"</?(p|div|li|ul|ol|h\d|tr|td|th|table|pre|br|dd|dt|dl|section)\b[^<>]*>", re.IGNORECASE)
+_ROFF = re.compile(r"\\f\[?[A-Z]+\]?|\\f.|\\s[-+]?\d|\\[&|^]|\\\*\(..|\\m\[[^\[\]]*\]")
 _NAMED = {
     "aq": "'",
     "cq": "'",
@@ -104,30 +105,47 @@ def load_corpus(
     path : Path
         One paragraph per line.
     folders : Sequence[Path]
-        Where to look for text; by default :func:`default_folders`.
+        Where to look for text if there is no file yet; by default :func:`default_folders`.
 
     Raises
     ------
     ConfigError
-        There is too little text, or the file cannot be read or written.
+        There is too little text, all of it is alike, a folder is none, or the file cannot be read or written.
     """
     try:
-        if not path.exists():
-            progress("collecting English text on this machine ...")
-            found = collect(folders or default_folders())
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f"{path.name}.part")
-            part.write_text("".join(f"{each}\n" for each in found), encoding="ascii")
-            part.replace(path)
-        lines = path.read_text(encoding="ascii").splitlines()
+        if path.exists():
+            if folders:
+                progress(f"{path} is there already: its text is used, and no other is collected")
+            return _checked(path.read_text(encoding="ascii").splitlines(), str(path))
+        for folder in folders:
+            if not folder.is_dir():
+                raise ConfigError(f"{folder} is no folder; name a folder of text files with --corpus.")
+        progress("collecting English text on this machine ...")
+        places = folders or default_folders()
+        lines = collect(places)
+        found = _checked(lines, ", ".join(map(str, places)))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.part")
+        part.write_text("".join(f"{each}\n" for each in lines), encoding="ascii")
+        part.replace(path)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"The corpus {path} cannot be used ({error}); name another run folder.") from error
-    if sum(map(len, lines)) < _LEAST:
+    return found
+
+
+def _checked(lines: Sequence[str], where: str) -> Corpus:
+    """The paragraphs by split, if they are enough to train and to measure on."""
+    advice = "train a new run with --corpus and a folder of other text files, or measure with --run"
+    if (total := sum(map(len, lines))) < _LEAST:
         raise ConfigError(
-            f"There is too little English text to train on ({sum(map(len, lines))} characters in {path}, at least "
-            f"{_LEAST} are needed); delete that file and name a folder of text files with --corpus."
+            f"There is too little English text ({total} characters in {where}, at least {_LEAST} are needed); {advice}."
         )
-    return _split(lines)
+    found = _split(lines)
+    if empty := [split for split in SPLITS if not found.of(split)]:
+        raise ConfigError(
+            f"The paragraphs in {where} share so many passages that none is left for {' and '.join(empty)}; {advice}."
+        )
+    return found
 
 
 def collect(folders: Sequence[Path], enough: int = _ENOUGH) -> list[str]:
@@ -168,11 +186,14 @@ def paragraphs(file: Path) -> Iterator[str]:
     try:
         if not file.is_file() or file.is_symlink() or file.stat().st_size > _LARGEST:
             return
-        content = file.read_bytes()
-        content = gzip.decompress(content) if file.name.lower().endswith(".gz") else content
-    except (OSError, EOFError, zlib.error):
+        with gzip.open(file) if file.name.lower().endswith(".gz") else file.open("rb") as stream:
+            content = stream.read(_LARGEST + 1)  # a few packed bytes may become gigabytes
+        if len(content) > _LARGEST:
+            return
+        blocks = read(content.decode("utf-8", "replace"))
+    except (OSError, EOFError, zlib.error, ValueError):  # ValueError: an HTML entity with thousands of digits
         return  # unreadable or damaged: there is other text
-    for block in read(content.decode("utf-8", "replace")):
+    for block in blocks:
         for part in re.split(r"\n[ \t]*\n", block):
             yield from _pieces(re.sub(r"\s+", " ", part.translate(_PLAIN)).strip())
 

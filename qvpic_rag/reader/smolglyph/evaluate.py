@@ -5,14 +5,20 @@ Everything goes through the engine: its renderer, its chat template, its compile
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from qvpic_rag.assemble import assemble
 from qvpic_rag.config import GenerateConfig, RenderProfile
+from qvpic_rag.errors import ConfigError, ModelNotFoundError
 from qvpic_rag.generate import generate, prompt
-from qvpic_rag.models import VisionLanguageModel
+from qvpic_rag.models import BUNDLED, VisionLanguageModel
+from qvpic_rag.models.smolglyph import ADAPTER
 from qvpic_rag.reader.evaluate import Examiner, Outcome, character_errors, interval
 from qvpic_rag.reader.facts import PAGES_PER_WORLD
 from qvpic_rag.reader.lessons import questions
@@ -21,7 +27,7 @@ from qvpic_rag.reader.smolglyph.pages import DPIS
 from qvpic_rag.reader.smolglyph.requests import ABOUT, BRIEFLY, REPEAT
 from qvpic_rag.records import KVBlock, Message, Page
 
-__all__ = ["GATES", "GlyphExaminer", "measure"]
+__all__ = ["GATES", "GlyphExaminer", "measure", "trained_on"]
 
 GATES = {"prose": 0.10, "1": 0.65, "4": 0.55}
 """What smolglyph must reach at one of the resolutions to be offered: character error of prose at most, exact answers
@@ -31,7 +37,25 @@ _METHODS = ("full", "native")
 _COUNTS = (1, 4)
 _PER_WORLD = 5  # questions about the pages of one world
 _REPEATED, _ANSWERED, _TOLD = 320, 40, 60  # tokens of an answer at most
-_CHARACTERS = 450  # of a page of prose
+_SHORTEST, _CHARACTERS = 225, 450  # of a page of prose
+
+
+def trained_on(model: str) -> str | None:
+    """Digest of the text that an adapter was trained on; None for an older one, which does not say.
+
+    Raises
+    ------
+    ModelNotFoundError
+        The model is no adapter of smolglyph.
+    """
+    try:
+        with safe_open((BUNDLED.get(model) or Path(model)) / ADAPTER, framework="pt") as file:
+            digest: str | None = json.loads((file.metadata() or {})["smolglyph"]).get("corpus")
+            return digest
+    except (OSError, SafetensorError, KeyError, ValueError, AttributeError) as error:
+        raise ModelNotFoundError(
+            f"{model} holds no smolglyph adapter; name a folder that `qvpic reader smolglyph export` wrote."
+        ) from error
 
 
 class GlyphExaminer:
@@ -45,11 +69,22 @@ class GlyphExaminer:
         That of the training run: its test split was not trained on.
     profile : RenderProfile
         How pages are drawn.
+
+    Raises
+    ------
+    ConfigError
+        No paragraph of the test split is long enough for a page.
     """
 
     def __init__(self, model: VisionLanguageModel, corpus: Corpus, profile: RenderProfile) -> None:
         self.examiner = Examiner(model, profile, DPIS)
-        self.model, self.prose = model, corpus.test
+        self.model = model
+        self.prose = [text for text in corpus.test if len(text) >= _SHORTEST]
+        if not self.prose:
+            raise ConfigError(
+                f"No paragraph of the text that was set aside has {_SHORTEST} characters, the least for a page of "
+                "prose; name with --run a run whose text has longer paragraphs."
+            )
 
     def pages(self, kind: str, count: int) -> list[tuple[int, Page]]:
         """``prose`` or ``facts`` pages, each with the number of what it belongs to; the same for the same count."""
@@ -58,8 +93,7 @@ class GlyphExaminer:
             return [(number, page) for number in worlds for page in self.examiner.world(number)[1][:2]][:count]
         rng = random.Random("card prose")
         found: list[tuple[int, Page]] = []
-        long = [text for text in self.prose if len(text) >= _CHARACTERS // 2]
-        for number, text in enumerate(rng.sample(long, min(count, len(long)))):
+        for number, text in enumerate(rng.sample(self.prose, min(count, len(self.prose)))):
             found += [(number, page) for page in self.examiner.renderer.pages(text[:_CHARACTERS], "card")[:1]]
         return found
 

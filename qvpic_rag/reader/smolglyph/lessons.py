@@ -123,9 +123,10 @@ class Shelf:
     ) -> None:
         self.stage, self.split, self.prose, self.words, self.prompts = stage, split, prose, words, prompts
         self.answered, self._looks = answered, all_looks
-        self.worlds: list[tuple[World, list[Sheet]]] = []
+        self._worlds: dict[int, tuple[World, list[Sheet]]] = {}
         self._world_sheets: list[Sheet] = []
         self.sheets = [self._seen(rng) for _ in range(stage.sheets)] if stage.look > 0 else []
+        self._seed = rng.getrandbits(62) if stage.look < 1 else 0
 
     def look(self, rng: random.Random) -> Look:
         """The profile's own look, or chance."""
@@ -149,14 +150,22 @@ class Shelf:
                 return found
 
     def world(self, rng: random.Random) -> tuple[World, list[Sheet]]:
-        """A new world of facts and its pages; remembered in :attr:`worlds`."""
+        """A new world of facts and its pages."""
         look = self.look(rng)
         while True:
             made = make_world(rng, self.split, _WORLD, look.fits)
             drawn = [each for text in made.pages if (each := sheet(text, look)) is not None]
             if len(drawn) == _WORLD:
-                self.worlds.append((made, drawn))
                 return made, drawn
+
+    def _numbered(self, number: int) -> tuple[World, list[Sheet]]:
+        """One of the shelf's worlds to ask about, made when it is first asked for.
+
+        It follows from its number alone: a run that goes on in the middle of a shelf has not made the others.
+        """
+        if number not in self._worlds:
+            self._worlds[number] = self.world(random.Random(f"{self._seed} world {number}"))
+        return self._worlds[number]
 
     def _prose(self, rng: random.Random) -> str:
         length = rng.choice(_LENGTHS)
@@ -233,7 +242,7 @@ class Shelf:
         """Pages of a world and questions about them; more pages, more questions."""
         shares = self.stage.pages
         count = int(rng.choices(list(shares), list(shares.values()))[0])
-        made, drawn = self.world(rng) if len(self.worlds) < _WORLDS else rng.choice(self.worlds)
+        made, drawn = self._numbered(rng.randrange(_WORLDS))
         chosen = rng.sample(range(len(drawn)), count)
         found = questions(rng, made, chosen, self.stage.questions + count - 1)
         return [drawn[i] for i in chosen], [self.prompts.asked(each.text + BRIEFLY, each.answer) for each in found]

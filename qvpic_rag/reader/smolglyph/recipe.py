@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from qvpic_rag.errors import ConfigError
 from qvpic_rag.reader.recipe import read_stages
@@ -19,6 +19,9 @@ TASKS = ("repeat", "facts", "continue", "own", "words")
 are text and no picture."""
 _GENTLE = 0.003  # more than this breaks the tower when its gradients come through the language model
 _MOST_PAGES = 8
+_LIMITS = {"steps": 10**9, "tokens": 10**6, "questions": 100, "sheets": 10**5, "shelf_steps": 10**9}
+# An adapter of a larger rank would be too large to be exported.
+_RANGES = {"seed": (0, 2**31), "looks": (1, 1000), "rank": (1, 64), "answers": (1, 10**5)}
 
 
 @dataclass(frozen=True)
@@ -80,20 +83,22 @@ class Stage:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise ConfigError(f"A stage's name must be a non-empty string, not {self.name!r}.")
-        for name in ("steps", "tokens", "questions", "sheets", "shelf_steps"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ConfigError(f"stage {self.name!r}: {name} must be a whole number above 0, not {value!r}.")
+        for name, most in _LIMITS.items():
+            _whole(f"stage {self.name!r}", name, getattr(self, name), 1, most)
         for name in ("muon", "adam", "lora", "end_rate", "fall", "look", "isolated", "high", "own_look"):
             _share(self.name, name, getattr(self, name))
         for name, allowed in (("kinds", KINDS), ("tasks", TASKS), ("pages", _page_counts())):
             _shares(self.name, name, getattr(self, name), allowed)
+        if not self.pages:
+            raise ConfigError(f"stage {self.name!r}: say how many pages contexts have, such as pages = {{ 1 = 1.0 }}.")
         if self.look < 1 and not self.tasks:
             raise ConfigError(f"stage {self.name!r}: say what is asked, such as tasks = {{ repeat = 1.0 }}.")
         if self.look > 0 and not self.kinds:
             raise ConfigError(f"stage {self.name!r}: say which pages are seen, such as kinds = {{ prose = 1.0 }}.")
         if self.look > 0 and not (self.muon or self.adam):
             raise ConfigError(f"stage {self.name!r}: look must be 0 where the vision tower stays as it is.")
+        if not (self.muon or self.adam or self.lora):
+            raise ConfigError(f"stage {self.name!r}: muon, adam or lora must be above 0, or nothing is learnt.")
         if self.look < 1 and self.muon > _GENTLE:
             raise ConfigError(f"stage {self.name!r}: muon must be at most {_GENTLE} where tasks are trained.")
 
@@ -124,7 +129,8 @@ class Recipe:
     profile : str
         Name or TOML file of the render profile.
     sections : tuple[int, ...]
-        See :class:`~qvpic_rag.models.smolglyph.model.Tower`.
+        See :class:`~qvpic_rag.models.smolglyph.model.Tower`. That they add up to the rotary pairs of the language
+        model's heads is checked where that model is known.
     """
 
     seed: int
@@ -136,13 +142,14 @@ class Recipe:
     sections: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, least in (("seed", 0), ("looks", 1), ("rank", 1), ("answers", 1)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ConfigError(f"recipe: {name} must be a whole number of at least {least}, not {value!r}.")
+        for name, (least, most) in _RANGES.items():
+            _whole("recipe", name, getattr(self, name), least, most)
         sections = tuple(self.sections) if isinstance(self.sections, list | tuple) else (-1,)
-        if not all(isinstance(each, int) and each >= 0 for each in sections):
-            raise ConfigError(f"recipe: sections must be a list of whole numbers, not {self.sections!r}.")
+        if len(sections) % 3 or not all(_is_whole(each) and each >= 0 for each in sections):
+            raise ConfigError(
+                "recipe: sections must be whole numbers of at least 0 for time, row and column in turn, such as "
+                f"[8, 12, 12], not {self.sections!r}."
+            )
         object.__setattr__(self, "sections", sections)
         names = [stage.name for stage in self.stages]
         if not names or len(set(names)) < len(names):
@@ -153,9 +160,17 @@ def _page_counts() -> tuple[str, ...]:
     return tuple(str(count) for count in range(1, _MOST_PAGES + 1))
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _whole(owner: str, name: str, value: Any, least: int, most: int) -> None:
+    if not _is_whole(value) or not least <= value <= most:
+        raise ConfigError(f"{owner}: {name} must be a whole number from {least} to {most}, not {value!r}.")
+
+
 def _share(stage: str, name: str, value: object) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not 0 <= value <= 1:  # type: ignore[arg-type, operator]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise ConfigError(f"stage {stage!r}: {name} must be a number from 0 to 1, not {value!r}.")
 
 

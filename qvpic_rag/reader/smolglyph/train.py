@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from safetensors import SafetensorError
 from torch import Tensor
 
 from qvpic_rag.errors import ConfigError
@@ -230,8 +231,9 @@ class Trainer(Loop[Stage, Shelf]):
                 found |= {f"unseen {name} {dpi}": value for name, value in seen.items()}
                 for task, pages in (("repeat", 1), ("facts", 1), ("facts", 4)) if stage.look < 1 else ():
                     asked = replace(
-                        calm, look=0.0, tasks={task: 1.0}, pages={str(pages): 1.0}, tokens=1500, muon=0.0, adam=0.0
-                    )
+                        calm, look=0.0, tasks={task: 1.0}, pages={str(pages): 1.0}, tokens=1500, muon=0.0, adam=0.0,
+                        lora=1.0,
+                    )  # fmt: skip
                     lesson = self._shelf(asked, "validation", rng).lesson(rng)
                     _, right = self.asked_about(lesson, rng)
                     found |= {f"unseen {name} {pages} at {dpi}": value for name, value in right.items()}
@@ -305,11 +307,23 @@ def open_run(
     MissingDependencyError
         SmolLM2's package is not installed.
     ConfigError
-        Too little text, a font is missing, or the checkpoint cannot be continued.
+        Too little text, a font is missing, the sections do not fit the language model, or the checkpoint cannot be
+        continued.
     """
     torch.set_flush_denormal(True)  # masked softmax makes denormals, which cost a CPU half of its speed
+    where, base = resolve_device(device), load_base()  # what may be missing, before minutes of collecting text
+    _check_sections(recipe, base)
     found = load_corpus(folder / "corpus.txt", corpus, lambda text: log({"doing": text}))
-    return Trainer(folder, recipe, load_base(), Tower(sections=recipe.sections), found, resolve_device(device), log)
+    return Trainer(folder, recipe, base, Tower(sections=recipe.sections), found, where, log)
+
+
+def _check_sections(recipe: Recipe, base: Base) -> None:
+    pairs = base.config.hidden_size // base.config.num_attention_heads // 2
+    if recipe.sections and sum(recipe.sections) != pairs:
+        raise ConfigError(
+            f"recipe: sections must add up to {pairs}, half the dimension of a head of the language model, not to "
+            f"{sum(recipe.sections)}."
+        )
 
 
 def export_run(run: Path, folder: Path) -> None:
@@ -318,12 +332,15 @@ def export_run(run: Path, folder: Path) -> None:
     Raises
     ------
     ConfigError
-        There is no checkpoint of smolglyph, or the adapter would be too large.
+        There is no checkpoint of smolglyph, or the adapter would be too large or cannot be written.
     """
     state = read_checkpoint(run)["run"]
     try:
-        about = {name: state["identity"][name] for name in ("tower", "rank", "base", "profile")}
+        about = {name: state["identity"][name] for name in ("tower", "rank", "base", "profile", "corpus")}
         visual, lora = state["visual"], state["lora"]
     except (KeyError, TypeError) as error:
         raise ConfigError(f"{run} holds the run of another reader; name one of smolglyph.") from error
-    save_adapter(visual, lora, about, folder)
+    try:
+        save_adapter(visual, lora, about, folder)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"The adapter cannot be written to {folder} ({error}); name another folder.") from error

@@ -42,6 +42,27 @@ def test_answers_are_collected_once(
         answers.load_answers(path, 5, model, prompts, prose, 1, said.append)
 
 
+def test_a_file_that_was_cut_off_goes_on(
+    tiny_base: Base, prompts: Prompts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers, "_TOGETHER", 2)
+    monkeypatch.setattr(answers, "_LONGEST", 4)
+    model = build_model(tiny_base, TOWER, seed=0)
+    prose = Prose(Corpus(tuple(english(0, 30)), ("x",), ("x",)), "train", prompts.tokenizer)
+    path = tmp_path / "answers.jsonl"
+    whole = answers.load_answers(path, 4, model, prompts, prose, 1, print)
+    text = path.read_text()
+    lines = text.splitlines(keepends=True)
+    for cut in (len(text) - 1, len(text) - 9, len("".join(lines[:3])), len(lines[0]) + 1, 5):
+        path.write_text(text[:cut])
+        assert answers.load_answers(path, 4, model, prompts, prose, 1, print) == whole
+        assert path.read_text() == text
+    assert [each.name for each in tmp_path.iterdir()] == ["answers.jsonl"]
+    path.write_text(lines[0] + "half\n" + "".join(lines[2:]))
+    with pytest.raises(ConfigError, match=r"answers\.jsonl"):
+        answers.load_answers(path, 4, model, prompts, prose, 1, print)
+
+
 def test_answers_are_the_models_greedy_ones(tiny_base: Base, prompts: Prompts) -> None:
     """Token by token, one text alone, without a cache."""
     model = build_model(tiny_base, TOWER, seed=0)

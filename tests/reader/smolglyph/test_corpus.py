@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import re
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -144,7 +146,9 @@ def test_a_run_keeps_its_text(tmp_path: Path) -> None:
     path = tmp_path / "run" / "corpus.txt"
     first = corpus.load_corpus(path, [tmp_path / "texts"])
     file.unlink()
-    again = corpus.load_corpus(path, [tmp_path / "texts"])
+    said: list[str] = []
+    again = corpus.load_corpus(path, [tmp_path / "texts"], said.append)
+    assert said == [f"{path} is there already: its text is used, and no other is collected"]
     assert again == first
     assert again.digest == first.digest
     assert [each.name for each in path.parent.iterdir()] == ["corpus.txt"]
@@ -154,6 +158,55 @@ def test_too_little_text_names_the_option(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(PROSE)
     with pytest.raises(ConfigError, match="--corpus"):
         corpus.load_corpus(tmp_path / "run" / "corpus.txt", [tmp_path])
+
+
+def test_what_cannot_be_a_corpus_leaves_nothing(tmp_path: Path) -> None:
+    """No file that a second try would take for its text."""
+    (tmp_path / "texts").mkdir()
+    file = tmp_path / "texts" / "a.txt"
+    path = tmp_path / "run" / "corpus.txt"
+    for content in ("", "\n\n".join(f"{text} {PROSE}" for text in _sentences(0, 900))):
+        file.write_text(content)
+        with pytest.raises(ConfigError, match=r"too little English|share so many passages that none is left for"):
+            corpus.load_corpus(path, [tmp_path / "texts"])
+    for folder in (tmp_path / "nowhere", file):
+        with pytest.raises(ConfigError, match=f"{folder} is no folder"):
+            corpus.load_corpus(path, [folder])
+    assert not path.parent.exists()
+
+
+def test_a_few_packed_bytes_do_not_become_many(tmp_path: Path) -> None:
+    text = "\n\n".join(_sentences(0, 9))
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode()))
+    assert len(list(corpus.paragraphs(tmp_path / "a.txt.gz"))) == 9
+    bomb = gzip.compress(bytes(64 << 20), 1)
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()) + bomb)
+    tracemalloc.start()
+    try:
+        assert list(corpus.paragraphs(tmp_path / "b.txt.gz")) == []
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "piece"),
+    [
+        ("a.html", "a < b "), ("a.html", "<p "), ("a.html", "<script "), ("a.html", "<style>"), ("a.html", "</script"),
+        ("a.1", "\\m["),
+    ],
+)  # fmt: skip
+def test_markup_that_never_ends_takes_no_long_time(name: str, piece: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(f"{PROSE}\n\n{piece * (1_500_000 // len(piece))}")
+    start = time.process_time()
+    found = list(corpus.paragraphs(tmp_path / name))
+    assert time.process_time() - start < 20  # a search that begins anew at each "<" takes hours
+    assert found[:1] == [PROSE]
+
+
+def test_an_absurd_entity_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(f"<p>{PROSE}</p>&#{'9' * 5000};")
+    assert list(corpus.paragraphs(tmp_path / "a.html")) == []
 
 
 def test_a_corpus_that_cannot_be_read_is_named(tmp_path: Path) -> None:

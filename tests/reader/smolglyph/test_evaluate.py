@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from qvpic_rag.config import RenderProfile
+from qvpic_rag.errors import ConfigError, ModelNotFoundError
 from qvpic_rag.models import load_model
 from qvpic_rag.models.smolglyph import adapter
 from qvpic_rag.models.smolglyph.base import Base
@@ -13,7 +17,7 @@ from qvpic_rag.models.smolglyph.lora import Lora
 from qvpic_rag.models.smolglyph.model import build_model
 from qvpic_rag.reader.smolglyph import evaluate
 from qvpic_rag.reader.smolglyph.corpus import Corpus
-from qvpic_rag.reader.smolglyph.evaluate import GlyphExaminer, measure
+from qvpic_rag.reader.smolglyph.evaluate import GlyphExaminer, measure, trained_on
 from tests.reader.smolglyph.conftest import TOWER
 from tests.reader.smolglyph.texts import english
 
@@ -66,6 +70,22 @@ def test_the_tables(examiner: GlyphExaminer) -> None:
     assert len(said) == 4 + 4 + 1
     for table in (letters, exact, gates, told):
         assert len({line.count("|") - line.count("\\|") for line in table.splitlines()}) == 1
+
+
+def test_text_without_a_page_of_prose_is_refused(examiner: GlyphExaminer) -> None:
+    short = Corpus(("x",), ("x",), tuple(text[:200] for text in CORPUS.test))
+    with pytest.raises(ConfigError, match="No paragraph"):
+        GlyphExaminer(examiner.model, short, RenderProfile.load("smolglyph"))
+
+
+def test_another_model_does_not_say_what_it_was_trained_on(tmp_path: Path) -> None:
+    (tmp_path / adapter.ADAPTER).write_bytes(b"x")
+    for name in ("demo", str(tmp_path), "nowhere"):
+        with pytest.raises(ModelNotFoundError, match="holds no smolglyph adapter"):
+            trained_on(name)
+    save_file({"x": torch.zeros(1)}, tmp_path / adapter.ADAPTER)
+    with pytest.raises(ModelNotFoundError, match="holds no smolglyph adapter"):
+        trained_on(str(tmp_path))
 
 
 def test_gates() -> None:

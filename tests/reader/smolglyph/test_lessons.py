@@ -127,6 +127,26 @@ def test_questions_about_facts_want_brief_answers(corpus: Corpus, drawn: list[Lo
             assert len(_text(prompts, asked.answer).removesuffix("<|im_end|>").split()) <= 6
 
 
+def test_what_a_step_asks_does_not_depend_on_the_steps_before(
+    corpus: Corpus, drawn: list[Look], prompts: Prompts
+) -> None:
+    """A run that goes on in the middle of a shelf asks what an uninterrupted one asks."""
+    stage = replace(STAGE, kinds={"facts": 1.0}, tasks={"facts": 0.5, "words": 0.5}, sheets=40)
+    shelf = _shelf(stage, corpus, drawn, prompts)
+    for step in range(12):
+        found = shelf.lesson(random.Random(step))
+    again = _shelf(stage, corpus, drawn, prompts).lesson(random.Random(11))
+    assert found.contexts == again.contexts
+    assert [(sheet.text, dpi) for sheet, dpi in found.places] == [(sheet.text, dpi) for sheet, dpi in again.places]
+
+
+def test_pages_to_look_at_do_not_depend_on_what_is_asked(corpus: Corpus, drawn: list[Look], prompts: Prompts) -> None:
+    asks = replace(STAGE, kinds={"facts": 0.5, "prose": 0.5}, sheets=12)
+    looks_only = replace(asks, look=1.0, tasks={})
+    texts = [[each.text for each in _shelf(stage, corpus, drawn, prompts).sheets] for stage in (asks, looks_only)]
+    assert texts[0] == texts[1]
+
+
 def test_pages_of_words_have_no_pictures(corpus: Corpus, drawn: list[Look], prompts: Prompts) -> None:
     lesson = _lesson("words", corpus, drawn, prompts)
     assert lesson.places == []

@@ -59,15 +59,16 @@ def texts(tiny_base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return folder
 
 
-def test_train_export_load_and_eval(run: Run, texts: Path, tmp_path: Path) -> None:
+def test_train_export_load_and_eval(run: Run, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, shipped, recipe = tmp_path / "run", tmp_path / "adapter", tmp_path / "recipe.toml"
     recipe.write_text(RECIPE, encoding="utf-8")
     options = ("--recipe", recipe, "--corpus", texts)
     stopped = run("reader", "smolglyph", "train", folder, *options, "--minutes", 0)
     assert stopped.code == 0
     assert (folder / "checkpoint.pt").exists()
-    trained = run("reader", "smolglyph", "train", folder, "--recipe", recipe)  # its text is in the run's folder
+    trained = run("reader", "smolglyph", "train", folder, *options)
     assert trained.code == 0
+    assert "corpus.txt is there already" in trained.out
     line = json.loads(trained.out.splitlines()[-1])
     assert (line["stage"], line["step"], line["unseen"]) == ("letters", 2, 0.5)
 
@@ -81,6 +82,20 @@ def test_train_export_load_and_eval(run: Run, texts: Path, tmp_path: Path) -> No
     assert measured.code == 0
     assert "| prose | 72 DPI |" in measured.out
     assert "| character error of prose | 10% |" in measured.out
+    assert "trained on" not in measured.err
+
+    monkeypatch.setattr(corpus, "default_folders", lambda: [texts.parent / "others"])
+    (texts.parent / "others").mkdir()
+    (texts.parent / "others" / "book.txt").write_text("\n\n".join(english(500, 400)), encoding="ascii")
+    anew = run("reader", "smolglyph", "eval", shipped, "--questions", 5, "--pages", 1)
+    assert anew.code == 0
+    assert "name that run with --run" in anew.err
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "corpus.txt").write_text("\n".join(english(500, 400)), encoding="ascii")
+    refused = run("reader", "smolglyph", "eval", shipped, "--run", other)
+    assert (refused.code, refused.out) == (2, "")
+    assert f"{shipped} does not say that it was trained on {other / 'corpus.txt'}" in refused.error
 
 
 @pytest.mark.parametrize(
@@ -89,7 +104,8 @@ def test_train_export_load_and_eval(run: Run, texts: Path, tmp_path: Path) -> No
         (("train",), "Missing argument 'RUN'"),
         (("train", "run", "--recipe", "none.toml"), "The recipe none.toml cannot be read"),
         (("export", "run", "reader"), "There is no run/checkpoint.pt; name the folder of a run"),
-        (("eval", "./none"), "There is no folder './none' to load a model from"),
+        (("eval", "./none"), "./none holds no smolglyph adapter; name a folder that"),
+        (("eval", "demo"), "demo holds no smolglyph adapter; name a folder that"),
         (("eval", "./none", "--run", "nowhere"), "There is no nowhere/corpus.txt; name the folder of a run"),
         (("eval", "./none", "--pages", "0"), "Invalid value for '--pages'"),
     ],

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from qvpic_rag.config import RenderProfile
-from qvpic_rag.errors import ConfigError
+from qvpic_rag.errors import ConfigError, MissingDependencyError
 from qvpic_rag.models import load_model
 from qvpic_rag.models.smolglyph import adapter
 from qvpic_rag.models.smolglyph.base import Base
@@ -20,6 +20,7 @@ from qvpic_rag.reader import loop
 from qvpic_rag.reader.loop import read_checkpoint
 from qvpic_rag.reader.smolglyph import train
 from qvpic_rag.reader.smolglyph.corpus import Corpus
+from qvpic_rag.reader.smolglyph.evaluate import trained_on
 from qvpic_rag.reader.smolglyph.recipe import Recipe, Stage
 from tests.reader.smolglyph.conftest import TOWER
 from tests.reader.smolglyph.texts import english
@@ -32,6 +33,8 @@ READ = Stage(
     isolated=0.3,
 )  # fmt: skip
 RECIPE = Recipe(seed=3, looks=2, rank=2, answers=3, stages=(SEE, READ))
+
+EXAMINE = train.Trainer.examine
 
 
 def _trainer(base: Base, folder: Path, recipe: Recipe = RECIPE, **change: Any) -> train.Trainer:
@@ -66,6 +69,14 @@ def test_an_interrupted_run_is_the_uninterrupted_one(tiny_base: Base, tmp_path: 
     for name, value in _weights(whole).items():
         torch.testing.assert_close(value, _weights(part)[name], atol=1e-6, rtol=1e-5, msg=name)
     assert not list((tmp_path / "parts").glob("*.part"))
+
+
+@pytest.mark.parametrize("stage", [SEE, replace(READ, lora=0.0)], ids=lambda stage: stage.name)
+def test_the_glimpse_at_unseen_pages(stage: Stage, tiny_base: Base, tmp_path: Path) -> None:
+    """Also of a stage that asks and trains the vision tower alone."""
+    found = EXAMINE(_trainer(tiny_base, tmp_path), stage)
+    assert {"unseen letters 72", "unseen words 120"} <= set(found)
+    assert any("facts" in name for name in found) == (stage is not SEE)
 
 
 def test_letters_and_words_are_learnt(tiny_base: Base, tmp_path: Path) -> None:
@@ -129,6 +140,23 @@ def test_a_recipe_chooses_profile_and_sections(tiny_base: Base, tmp_path: Path) 
     trainer.run()
 
 
+def test_what_does_not_fit_is_said_before_text_is_collected(
+    tiny_base: Base, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "load_corpus", lambda *arguments: pytest.fail("text is collected first"))
+    monkeypatch.setattr(train, "load_base", lambda: tiny_base)
+    with pytest.raises(ConfigError, match=r"sections must add up to 16, .* not to 32"):
+        train.open_run(tmp_path / "run", replace(RECIPE, sections=(8, 12, 12)))
+
+    def missing() -> Base:
+        raise MissingDependencyError("not installed")
+
+    monkeypatch.setattr(train, "load_base", missing)
+    with pytest.raises(MissingDependencyError):
+        train.open_run(tmp_path / "run", RECIPE)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [({"recipe": replace(RECIPE, rank=3)}, "rank"), ({"corpus": Corpus(*[CORPUS.train] * 3)}, "corpus")],
@@ -171,6 +199,11 @@ def test_a_run_becomes_a_model(tiny_base: Base, tmp_path: Path) -> None:
     found = load_model(str(tmp_path / "model")).model.model.visual.state_dict()
     for name, value in trainer.model.model.visual.state_dict().items():
         assert torch.equal(found[name], value.bfloat16().float())
+    assert trained_on(str(tmp_path / "adapter")) == CORPUS.digest
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match="cannot be written to"):
+            train.export_run(tmp_path / "run", place)
     with pytest.raises(ConfigError, match="nowhere"):
         train.export_run(tmp_path / "nowhere", tmp_path / "adapter")
     torch.save({"run": {"model": {}}}, tmp_path / "run" / "checkpoint.pt")
