@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,13 @@ def _shaken(model: Any) -> Any:
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.05)
     return model
+
+
+@pytest.fixture(autouse=True)
+def _denormals() -> Iterator[None]:
+    """Training flushes denormal numbers to zero in this process; other tests should not."""
+    yield
+    torch.set_flush_denormal(False)
 
 
 @pytest.fixture(scope="session")

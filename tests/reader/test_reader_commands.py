@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,6 @@ tokens = 60
 see = 1.0
 worlds = 1
 """
-
-
-@pytest.fixture(autouse=True)
-def _denormals() -> Iterator[None]:
-    """Training flushes denormal numbers to zero in this process; other tests should not."""
-    yield
-    torch.set_flush_denormal(False)
 
 
 @pytest.fixture

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from qvpic_rag.models import load_model
 from qvpic_rag.models.smolglyph import adapter
@@ -33,13 +31,6 @@ kinds = { prose = 1.0 }
 sheets = 3
 shelf_steps = 2
 """
-
-
-@pytest.fixture(autouse=True)
-def _denormals() -> Iterator[None]:
-    """Training flushes denormal numbers to zero in this process; other tests should not."""
-    yield
-    torch.set_flush_denormal(False)
 
 
 @pytest.fixture
