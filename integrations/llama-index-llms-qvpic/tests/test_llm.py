@@ -125,6 +125,7 @@ async def test_the_event_loop_is_not_blocked(llm: ScriptedLLM, prompt: str) -> N
     object.__setattr__(llm, "_request", slow)
     pauses: list[float] = []
     watcher = asyncio.create_task(watch(pauses))
+    await asyncio.sleep(0)  # it begins to look
     await llm.acomplete(prompt)
     watcher.cancel()
     assert entered
@@ -209,6 +210,7 @@ async def test_loading_the_model_does_not_block_the_event_loop(bank: Path, promp
 
     pauses: list[float] = []
     watcher = asyncio.create_task(watch(pauses))
+    await asyncio.sleep(0)  # it begins to look
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(lazy.QVPIC, "from_pretrained", slow)
         for call in ("acomplete", "apredict", "achat", "astream_chat"):
