@@ -313,9 +313,9 @@ def stats(bank: BankOption, namespace: Namespace = "default", as_json: AsJson = 
     with reported(debug), _opened_bank(bank, namespace) as store:
         found = store.stats()
         if as_json:
-            print_json(found.to_dict())
+            print_json({**found.to_dict(), "disk_bytes": store.disk_bytes()})
         else:
-            print_stats(found)
+            print_stats(found, store.disk_bytes())
 
 
 @bank_app.command("list")

@@ -15,6 +15,7 @@ Each message is one sentence that names what is wrong and what to do about it. T
     │   └── ContextOverflowError   the request does not fit the model's context
     ├── MissingDependencyError     an optional package is needed; names the extra to install
     ├── BankError                  the store failed (disk full, no permission, locked)
+    │   ├── BankFullError          the bank's limit is reached and nothing more can be evicted
     │   ├── MissingBlockError      a block that should be stored is not
     │   └── CorruptBlockError      stored bytes are not what was written
     ├── CompileError               a page's KV cache came out unusable (NaN, infinity, wrong shape)
@@ -29,6 +30,7 @@ from typing import Any
 
 __all__ = [
     "BankError",
+    "BankFullError",
     "BankMismatchError",
     "BankNotFoundError",
     "CompileError",
@@ -117,6 +119,10 @@ class MissingDependencyError(QVPICError):
 
 class BankError(QVPICError):
     """The store failed: disk full, no permission, locked by another process."""
+
+
+class BankFullError(BankError):
+    """The bank's limit is reached and nothing more can be evicted."""
 
 
 class MissingBlockError(BankError):

@@ -11,10 +11,11 @@ does not promise an order of the metadata (the same block must give the same byt
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import json
 import mmap
 import os
-import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import xxhash
 
+from qvpic_rag.bank.writers import try_lock
 from qvpic_rag.errors import BankMismatchError, CompileError, CorruptBlockError
 from qvpic_rag.records import BlockKey, KVBlock
 
@@ -75,6 +77,11 @@ class BlockHeader:
             entries[tensor] = (dtype, shape, begin, begin + nbytes)
             begin += nbytes
         return entries
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole file."""
+        return len(self.encode()) + self.layout()["values"][3]
 
     def encode(self) -> bytes:
         """The header's one spelling, its 8 bytes of length included."""
@@ -162,8 +169,8 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
     return memoryview(raw)
 
 
-def write_temporary(folder: Path, block: KVBlock) -> Written:
-    """Write a block to a new temporary file in ``folder`` and flush it to the disk.
+def write_temporary(path: Path, block: KVBlock) -> Written:
+    """Write a block to a new file and flush it to the disk.
 
     The checksum is XXH3 (128 bit) over the whole file. It stands against accidents (torn writes, bad sectors, foreign
     or swapped files), which a 128-bit hash of any kind catches; whoever can write the folder can also write the
@@ -175,7 +182,6 @@ def write_temporary(folder: Path, block: KVBlock) -> Written:
         As the system reports it; the temporary file is gone then.
     """
     header = header_of(block)
-    path = folder / f".{header.key.digest[:12]}-{os.getpid()}-{secrets.token_hex(8)}{TEMPORARY}"
     hasher = xxhash.xxh3_128()
     try:
         with path.open("xb") as file:
@@ -209,12 +215,8 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _open_checked(path: Path, nbytes: int, checksum: str) -> int:
-    """A descriptor of the file after its size and checksum were found right.
-
-    The bytes are hashed through ``read``, although a mapping would do: a bad sector or a file cut short is an error
-    here, while touching it through a mapping kills the process.
-    """
+def _open(path: Path, nbytes: int) -> int:
+    """A descriptor of the file after its size was found right."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
@@ -222,17 +224,35 @@ def _open_checked(path: Path, nbytes: int, checksum: str) -> int:
             raise CorruptBlockError("it is not a file")
         if status.st_size != nbytes:
             raise CorruptBlockError(f"it has {status.st_size} bytes instead of {nbytes}")
-        hasher = xxhash.xxh3_128()
-        buffer = memoryview(bytearray(min(_CHUNK, max(1, nbytes))))
-        with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as file:
-            while count := file.readinto(buffer):
-                hasher.update(buffer[:count])
-        if hasher.hexdigest() != checksum:
-            raise CorruptBlockError("its checksum is not the one it was stored with")
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
+
+
+def _check(descriptor: int, nbytes: int, checksum: str, into: memoryview | None = None) -> None:
+    """Raise unless the file's bytes are those of the checksum; they are left in ``into`` where it is given.
+
+    The bytes are hashed through ``read``, although a mapping would do: a bad sector or a file cut short is an error
+    here, while touching it through a mapping kills the process.
+    """
+    hasher = xxhash.xxh3_128()
+    buffer = memoryview(bytearray(min(_CHUNK, nbytes))) if into is None else into
+    done = 0
+    with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as file:
+        while done < nbytes:
+            piece = buffer[:_CHUNK] if into is None else buffer[done : done + _CHUNK]
+            count = file.readinto(piece)
+            if not count:
+                break
+            hasher.update(piece[:count])
+            done += count
+    if done != nbytes or hasher.hexdigest() != checksum:
+        raise CorruptBlockError("its checksum is not the one it was stored with")
+
+
+def _header(descriptor: int, nbytes: int) -> BlockHeader:
+    return BlockHeader.parse(os.pread(descriptor, 8 + _LONGEST_HEADER, 0), nbytes)
 
 
 def check_file(path: Path, nbytes: int, checksum: str) -> BlockHeader:
@@ -245,31 +265,41 @@ def check_file(path: Path, nbytes: int, checksum: str) -> BlockHeader:
     OSError
         As the system reports it, ``FileNotFoundError`` among them.
     """
-    descriptor = _open_checked(path, nbytes, checksum)
+    descriptor = _open(path, nbytes)
     try:
-        return BlockHeader.parse(os.pread(descriptor, 8 + _LONGEST_HEADER, 0), nbytes)
+        _check(descriptor, nbytes, checksum)
+        return _header(descriptor, nbytes)
     finally:
         os.close(descriptor)
 
 
-def load_block(path: Path, key: BlockKey, nbytes: int, checksum: str) -> KVBlock:
+def load_block(path: Path, key: BlockKey, nbytes: int, checksum: str, *, copied: bool = False) -> KVBlock:
     """The block in a file, checked as by :func:`check_file` and against the key that was asked for.
 
     The tensors are views of a private mapping of the file: nothing is copied, the memory is the system's page cache,
-    and a write into a tensor changes this one mapping and never the file.
+    and a write into a tensor changes this one mapping and never the file. As long as one of them lives, the file has a
+    shared lock, which keeps it from being removed. ``copied`` tensors are in memory of their own (pinned where CUDA is
+    present) and hold nothing.
 
     Raises
     ------
     BankMismatchError
         The file holds the block of another key; names the first differing field.
     CorruptBlockError, OSError
-        As :func:`check_file`.
+        As :func:`check_file`; ``FileNotFoundError`` also where the file is about to be removed.
     """
     import torch  # see _bytes_of
 
-    descriptor = _open_checked(path, nbytes, checksum)
+    descriptor = _open(path, nbytes)
     try:
-        header = BlockHeader.parse(os.pread(descriptor, 8 + _LONGEST_HEADER, 0), nbytes)
+        # The mapping keeps a duplicate of the descriptor, and with it the lock.
+        if not try_lock(descriptor, fcntl.LOCK_SH) or not os.fstat(descriptor).st_nlink:
+            raise FileNotFoundError(errno.ENOENT, "it is about to be removed", str(path))
+        whole: Any = None
+        if copied:
+            whole = torch.empty(nbytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+        _check(descriptor, nbytes, checksum, None if whole is None else memoryview(whole.numpy()))
+        header = _header(descriptor, nbytes)
         differing = header.key.differing(key)
         if differing:
             field = differing[0]
@@ -278,7 +308,8 @@ def load_block(path: Path, key: BlockKey, nbytes: int, checksum: str) -> KVBlock
                 f"asked for is {getattr(key, field)!r}; run `qvpic bank verify` on the bank.",
                 field=field,
             )
-        mapping = mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_COPY)
+        if whole is None:
+            whole = torch.frombuffer(mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_COPY), dtype=torch.uint8)
     finally:
         os.close(descriptor)
     start = len(header.encode())
@@ -286,6 +317,5 @@ def load_block(path: Path, key: BlockKey, nbytes: int, checksum: str) -> KVBlock
     tensors = {}
     for name, (_, shape, begin, end) in header.layout().items():
         dtype = types.get(name) or getattr(torch, header.key.dtype)
-        count = (end - begin) // dtype.itemsize
-        tensors[name] = torch.frombuffer(mapping, dtype=dtype, count=count, offset=start + begin).view(shape)
+        tensors[name] = whole[start + begin : start + end].view(dtype).view(shape)
     return KVBlock(**tensors, span=header.span, key=header.key)

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from qvpic_rag.bank import Bank
 from qvpic_rag.bank.blockfile import BlockHeader, check_file, load_block, write_temporary
 from qvpic_rag.errors import BankError, BankMismatchError, CompileError, CorruptBlockError
+from qvpic_rag.metrics import METRICS
 from qvpic_rag.records import BlockKey
 from tests.bank import samples
 
@@ -65,7 +66,7 @@ def test_any_block_comes_back(tmp_path_factory, dtype, shape, axes, span, texts,
     keys, values = raw.view(getattr(torch, dtype))  # every bit pattern: infinities, NaN, subnormals
     base = samples.block(samples.recipe(), "1" * 64, shape=shape, axes=axes)
     block = replace(base, keys=keys, values=values, span=span, key=key)
-    written = write_temporary(folder, block)
+    written = write_temporary(folder / "block.tmp", block)
     assert samples.same(load_block(written.path, key, written.nbytes, written.checksum), block)
     written.path.unlink()
 
@@ -84,14 +85,14 @@ def test_golden_bytes(tmp_path: Path) -> None:
     checksum = xxhash.xxh3_128_hexdigest(golden)
     block = golden_block()
     assert samples.same(load_block(GOLDEN, block.key, len(golden), checksum), block)
-    written = write_temporary(tmp_path, block)
+    written = write_temporary(tmp_path / "block.tmp", block)
     assert written.path.read_bytes() == golden
     assert (written.nbytes, written.checksum) == (len(golden), checksum)
 
 
 def test_other_safetensors_readers_open_the_files(tmp_path: Path) -> None:
     block = golden_block()
-    written = write_temporary(tmp_path, block)
+    written = write_temporary(tmp_path / "block.tmp", block)
     tensors = load_file(written.path)
     assert all(samples.bits(tensors[name]) == samples.bits(getattr(block, name)) for name in tensors)
     assert sorted(tensors) == ["keys", "positions", "token_ids", "values"]
@@ -132,35 +133,53 @@ def test_a_block_stays_usable_when_its_file_goes_and_the_bank_closes(bank: Bank,
     assert samples.same(found, block)
 
 
-def test_every_flipped_byte_is_noticed_and_put_repairs(bank: Bank, block_path: Path) -> None:
-    block = samples.block(bank, samples.page("one"))
+def test_every_flipped_byte_is_noticed(bank: Bank, block_path: Path) -> None:
+    key, checksum = samples.block(bank, samples.page("one")).key, xxhash.xxh3_128(block_path.read_bytes()).hexdigest()
     good = block_path.read_bytes()
     with block_path.open("r+b", buffering=0) as file:
         for at, byte in enumerate(good):
-            bad = byte ^ 1 << (at % 8)
+            bad = bytes([byte ^ 1 << (at % 8)])
             file.seek(at)
-            file.write(bytes([bad]))
-            with pytest.raises(CorruptBlockError):
-                bank.get_block(block.key)
+            file.write(bad)
+            for copied in (False, True):
+                with pytest.raises(CorruptBlockError):
+                    load_block(block_path, key, len(good), checksum, copied=copied)
             file.seek(at)
-            assert file.read(1) == bytes([bad]), "reading must not remove anything"
-            if at < len(good) - 1:
-                file.seek(at)
-                file.write(bytes([byte]))
-    assert bank.has_block(block.key)
+            assert file.read(1) == bad, "reading must not remove anything"
+            file.seek(at)
+            file.write(bytes([byte]))
+    assert samples.same(load_block(block_path, key, len(good), checksum), samples.block(bank, samples.page("one")))
+
+
+def test_a_damaged_block_is_set_aside_until_it_is_put_again(bank: Bank, block_path: Path) -> None:
+    block, good = samples.block(bank, samples.page("one")), block_path.read_bytes()
+    block_path.write_bytes(good[:-1] + b"!")
+    before = METRICS.value("bank_quarantines")
+    with pytest.raises(CorruptBlockError, match="checksum"):
+        bank.get_block(block.key)
+    assert METRICS.value("bank_quarantines") == before + 1
+    block_path.write_bytes(good)  # who knows what else is wrong with it: only a new compilation is trusted
+    with pytest.raises(CorruptBlockError, match="as was found before"):
+        bank.get_block(block.key)
+    assert METRICS.value("bank_quarantines") == before + 1
+    assert not bank.has_block(block.key)
+    assert [problem.kind for problem in bank.verify()] == ["quarantined"]
+    assert bank.stats().damaged == 1
     bank.put_block(block)
     assert samples.same(bank.get_block(block.key), block)
-    assert block_path.read_bytes() == good
+    assert bank.verify() == []
 
 
 @pytest.mark.parametrize("kept", [0, 1, 7, 8, 9, 100, -1])
 def test_truncated_or_longer_file(bank: Bank, block_path: Path, kept: int) -> None:
     good = block_path.read_bytes()
-    key = samples.block(bank, samples.page("one")).key
+    block = samples.block(bank, samples.page("one"))
     for bad in (good[:kept], good + good[:3]):
         block_path.write_bytes(bad)
         with pytest.raises(CorruptBlockError, match=r"has \d+ bytes instead of"):
-            bank.get_block(key)
+            bank.get_block(block.key)
+        bank.put_block(block)
+        assert block_path.read_bytes() == good
 
 
 def test_foreign_swapped_and_special_files(bank: Bank, block_path: Path) -> None:
@@ -173,9 +192,11 @@ def test_foreign_swapped_and_special_files(bank: Bank, block_path: Path) -> None
     for block in (one, two):
         with pytest.raises(CorruptBlockError, match="checksum"):
             bank.get_block(block.key)
+        bank.put_block(block)
     block_path.write_bytes(random.Random(1).randbytes(len(good)))
     with pytest.raises(CorruptBlockError):
         bank.get_block(one.key)
+    bank.put_block(one)
     block_path.unlink()
     block_path.mkdir()
     with pytest.raises(CorruptBlockError, match="not a file"):
@@ -184,7 +205,6 @@ def test_foreign_swapped_and_special_files(bank: Bank, block_path: Path) -> None
         bank.put_block(one)
     block_path.rmdir()
     bank.put_block(one)
-    bank.put_block(two)
     assert samples.same(bank.get_block(one.key), one)
     assert samples.same(bank.get_block(two.key), two)
 
@@ -192,7 +212,7 @@ def test_foreign_swapped_and_special_files(bank: Bank, block_path: Path) -> None
 @pytest.mark.parametrize("field", [f.name for f in fields(BlockKey)])
 def test_a_file_of_another_key_is_refused_by_field(tmp_path: Path, field: str) -> None:
     block = samples.block(samples.recipe(), "1" * 64)
-    written = write_temporary(tmp_path, block)
+    written = write_temporary(tmp_path / "block.tmp", block)
     asked = replace(block.key, **{field: 73 if field == "dpi" else "other"})
     with pytest.raises(BankMismatchError, match=field) as caught:
         load_block(written.path, asked, written.nbytes, written.checksum)
@@ -239,7 +259,7 @@ def _mutations(good: bytes, header: int, count: int):
 
 def test_fuzzed_files_raise_nothing_but_corrupt(tmp_path: Path) -> None:
     block = golden_block()
-    written = write_temporary(tmp_path, block)
+    written = write_temporary(tmp_path / "block.tmp", block)
     good = written.path.read_bytes()
     start = len(BlockHeader.parse(good, len(good)).encode())
     path = tmp_path / "bad"

@@ -211,7 +211,7 @@ def test_any_name_and_text_is_kept_and_reaches_no_path(tmp_path_factory, names, 
         for name in nasty:
             assert bank.remove_document(name)
         assert bank.page_count() == 0
-    assert {path.name for path in folder.iterdir()} == {"bank.sqlite", "index", "blocks"}
+    assert {path.name for path in folder.iterdir()} == {"bank.sqlite", "index", "blocks", "writers"}
     assert all(len(path.name) == 2 for path in (folder / "blocks").iterdir())
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qvpic_rag.bank import Bank, index_db
+from qvpic_rag.bank import Bank, index_db, schema
 from qvpic_rag.errors import BankError, BankMismatchError, BankNotFoundError
 from tests.bank import samples
 
@@ -29,18 +29,17 @@ def golden_bank(folder: Path) -> None:
         samples.put(bank, "caf\udce9.txt", ["one"], blocks=False)
 
 
-def schema(path: Path) -> list[tuple[str, str]]:
+def tables(path: Path) -> list[tuple[str, str]]:
     with closing(sqlite3.connect(path)) as connection:
         return sorted(connection.execute("SELECT name, coalesce(sql, '') FROM sqlite_master").fetchall())
 
 
-def test_a_bank_of_format_1_opens_and_the_schema_has_not_moved(tmp_path: Path) -> None:
+def test_a_bank_of_format_1_is_brought_to_the_present(tmp_path: Path) -> None:
     folder = tmp_path / "old"
     folder.mkdir()
     with closing(sqlite3.connect(folder / "bank.sqlite")) as connection:
         connection.executescript("PRAGMA journal_mode = WAL;" + GOLDEN.read_text())
     golden_bank(tmp_path / "new")
-    assert schema(folder / "bank.sqlite") == schema(tmp_path / "new" / "bank.sqlite")
     with Bank.open(folder) as old, Bank.open(tmp_path / "new") as new:
         assert old.recipe == new.recipe == samples.recipe()
         assert old.documents() == new.documents()
@@ -51,6 +50,8 @@ def test_a_bank_of_format_1_opens_and_the_schema_has_not_moved(tmp_path: Path) -
         assert old.verify(grace_s=0) == []
         samples.put(old, "c.txt", ["three"])
         assert old.page_count() == 4
+        assert old.stats().blocks == {72: 1, 120: 1}
+    assert tables(folder / "bank.sqlite") == tables(tmp_path / "new" / "bank.sqlite")
     with Bank.open(folder, "tenant") as tenant:
         assert [entry.source for entry in tenant.documents()] == ["caf\udce9.txt"]
 
@@ -173,9 +174,9 @@ def test_create_completes_what_a_killed_create_began(tmp_path: Path) -> None:
 def test_a_newer_bank_is_refused(bank: Bank) -> None:
     bank.close()
     with closing(sqlite3.connect(bank.path / "bank.sqlite")) as connection:
-        connection.execute(f"PRAGMA user_version = {index_db.FORMAT + 1}")
+        connection.execute(f"PRAGMA user_version = {schema.FORMAT + 1}")
     for make in (lambda: Bank.open(bank.path), lambda: Bank.create(bank.path, samples.recipe())):
-        with pytest.raises(BankError, match="has format 2, and this version of qvpic-rag reads up to 1: upgrade"):
+        with pytest.raises(BankError, match="has format 3, and this version of qvpic-rag reads up to 2: upgrade"):
             make()
 
 
