@@ -190,7 +190,8 @@ class RequestConfig:
     overflow : str
         ``drop`` leaves out the lowest-ranked pages and says so; ``error`` raises ``ContextOverflowError``.
     on_miss : str
-        ``compile`` compiles a page missing from the bank and says so; ``error`` raises ``MissingBlockError``.
+        ``compile`` compiles a page missing from the bank and says so; ``low`` reads the low resolution of a page whose
+        high one is not stored, and compiles only what has neither; ``error`` raises ``MissingBlockError``.
     max_waiting : int
         Questions that may wait for the model; one more raises ``QueueFullError``.
     """

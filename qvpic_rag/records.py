@@ -270,6 +270,7 @@ class Timing:
 
     ``compile`` is None unless a missing page was compiled during the request. ``wait`` is the time before all that in
     which the model answered other questions, None if there was none; ``ttft`` and ``total`` do not contain it.
+    ``tiers`` is how many blocks were loaded from each tier of the bank: ``ram``, ``disk``, ``remote``.
     """
 
     embed: float = 0.0
@@ -283,9 +284,10 @@ class Timing:
     total: float = 0.0
     compile: float | None = None
     wait: float | None = None
+    tiers: Mapping[str, int] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, float]:
-        """The stages by name; ``compile`` and ``wait`` only where there was one."""
+    def to_dict(self) -> dict[str, Any]:
+        """The stages by name, ``compile`` and ``wait`` only where there was one, and the tiers."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 

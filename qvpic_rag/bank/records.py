@@ -90,8 +90,8 @@ class Problem:
     Attributes
     ----------
     kind : str
-        ``missing``, ``corrupt``, ``quarantined``, ``mismatch`` or ``unreadable`` (a block), ``page``, ``orphan`` or ``temporary`` (a
-        leftover file), ``unknown`` (a file that is none of the bank's) or ``database``.
+        ``missing``, ``corrupt``, ``quarantined``, ``mismatch`` or ``unreadable`` (a block), ``page``, ``orphan`` or
+        ``temporary`` (a leftover file), ``unknown`` (a file that is none of the bank's) or ``database``.
     subject : str
         Block digest, page id, path inside the bank, or "".
     message : str

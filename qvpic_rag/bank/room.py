@@ -232,7 +232,7 @@ class Room:
         while True:
             limit = _BATCH + len(in_use)
             found = connection.execute(query, (*values, self._low, self._high, time.time(), limit)).fetchall()
-            rows = [row for row in map(lambda row: BlockRow(*row), found) if row.digest not in in_use]
+            rows = [row for row in (BlockRow(*columns) for columns in found) if row.digest not in in_use]
             for row in rows:
                 if short <= 0 or len(taken) == _BATCH:
                     return taken
