@@ -24,6 +24,7 @@ ALLOWED = {
     "errors": set(),
     "records": set(),
     "config": set(),
+    "metrics": set(),
     "rope": set(),
     "models": set(),
     "compile": {"template"},

@@ -50,7 +50,7 @@ def test_timing_adds_up(rag: QVPIC) -> None:
     assert timing.ttft + timing.decode == pytest.approx(timing.total)
     assert timing.compile is None
     assert "compile" not in timing.to_dict()
-    assert timing.tiers == {"disk": 4}
+    assert timing.tiers == {"disk": 8}
     assert min(value for name, value in timing.to_dict().items() if name != "tiers") >= 0
 
 
@@ -66,14 +66,14 @@ def test_one_page_is_full_prefill_through_the_whole_pipeline(rag: QVPIC) -> None
 
 
 def test_system_and_history_follow_the_pages_and_recompile_nothing(rag: QVPIC) -> None:
-    before = replace(rag.bank.stats(), counters={})
+    before = dataclasses.replace(rag.bank.stats(), counters={})
     turns = [Message("user", "What is the library room of Ines Falk?"), Message("assistant", "C17")]
     bare = rag.ask(BADGE, max_new_tokens=8).usage.query_tokens
     for options in ({"system": "Answer with the value only."}, {"history": turns}):
         answer = rag.ask(BADGE, max_new_tokens=8, **options)  # type: ignore[arg-type]
         assert answer.route.compiled == ()
         assert answer.usage.query_tokens > bare + 8
-    assert replace(rag.bank.stats(), counters={}) == before
+    assert dataclasses.replace(rag.bank.stats(), counters={}) == before
 
 
 @pytest.mark.parametrize("question", ["", "  \n"])
