@@ -72,7 +72,7 @@ def export_bank(
     """
     path = Path(target)
     _check_target(path, force)
-    plan = _Plan(bank, _chosen(bank, sources))
+    plan = _Plan(bank, sources)
     with _temporary(path) as (file, temporary):
         _write(_Writer(file, path), plan, progress or (lambda done, total, what: None))
         file.flush()
@@ -197,9 +197,10 @@ class _Writer:
 class _Plan:
     """Which pages there are, each once, in the order in which documents name them."""
 
-    def __init__(self, bank: Bank, documents: Sequence[StoredDocument]) -> None:
+    def __init__(self, bank: Bank, sources: Sequence[str] | None) -> None:
         self.bank = bank
-        self.generation = bank.generation
+        self.generation = bank.generation  # first, so that no change after it goes unnoticed
+        documents = _chosen(bank, sources)
         self.places: dict[str, int] = {}
         self.documents = [self._placed(document) for document in documents]
         pages = len(self.places)
@@ -256,8 +257,8 @@ def _write(writer: _Writer, plan: _Plan, progress: Callable[[int, int, str], Non
         progress(done, total, "writing")
     if damaged:
         raise BankError(
-            f"{damaged} of the {total} blocks to export are damaged in the bank at {where!r}: `qvpic bank verify` names "
-            f"them; compile them again with `qvpic bank remove`, `qvpic bank gc --grace 0` and `qvpic ingest`."
+            f"{damaged} of the {total} blocks to export are damaged in the bank at {where!r}: `qvpic bank verify` "
+            f"names them; compile them again with `qvpic bank remove`, `qvpic bank gc --grace 0` and `qvpic ingest`."
         )
     writer.end()
 
