@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -75,16 +76,16 @@ class ArchiveReader:
         self.blocks: list[list[ArchivedBlock]] = []
         """Per page, its blocks."""
         try:
-            # Without waiting for the writer of a named pipe, which is none of ours.
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            self._file = os.fdopen(descriptor, "rb")
+            # O_NONBLOCK: nobody waits for the writer of a named pipe, which is no archive.
+            raw = io.FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise ArchiveError(
                 f"The archive {str(path)!r} cannot be read ({reason}): give a file that `qvpic bank export` wrote."
             ) from error
+        self._file = io.BufferedReader(raw)
         try:
-            status = os.fstat(descriptor)
+            status = os.fstat(raw.fileno())
             self.nbytes = status.st_size
             if not stat.S_ISREG(status.st_mode):
                 self.refuse("it is no file")

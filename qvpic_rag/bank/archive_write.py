@@ -112,7 +112,8 @@ def _chosen(bank: Bank, sources: Sequence[str] | None) -> list[StoredDocument]:
             raise DocumentError(
                 f"The bank at {str(bank.path)!r} holds no document {source!r}: `qvpic bank list` names those it holds."
             )
-    chosen = documents if sources is None else [each for each in documents if each.source in set(sources)]
+    wanted = known if sources is None else set(sources)
+    chosen = [document for document in documents if document.source in wanted]
     if not chosen:
         raise BankNotFoundError(
             f"There is nothing to export from namespace {bank.namespace!r} of the bank at {str(bank.path)!r}: name a "
