@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -21,7 +22,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["GenerateConfig", "RenderProfile", "RequestConfig", "RouteConfig", "check_dpis"]
+__all__ = ["GenerateConfig", "RenderProfile", "RequestConfig", "RouteConfig", "byte_count", "check_dpis"]
 
 _PROFILES = Path(__file__).parent / "assets" / "profiles"
 
@@ -37,6 +38,26 @@ def _number(owner: str, name: str, value: object, low: float, high: float, *, wh
 def _choice(owner: str, name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ConfigError(f"{owner}.{name} must be one of {', '.join(allowed)}, not {value!r}.")
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def byte_count(text: str) -> int | None:
+    """A number of bytes as people write it (``20GB``, ``1.5 GiB``, ``1000``); None for ``none``.
+
+    Raises
+    ------
+    ConfigError
+        It is something else.
+    """
+    if text.strip().lower() == "none":
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?B)?", text.strip().upper())
+    if match is None:
+        raise ConfigError(f"A size is a number and a unit, such as 20GB, 500MiB or none, not {text!r}.")
+    return int(float(match[1]) * _UNITS[match[2] or ""])
 
 
 def check_dpis(dpis: tuple[int, int]) -> tuple[int, int]:

@@ -9,6 +9,7 @@ Each message is one sentence that names what is wrong and what to do about it. T
     │   │   └── UndrawableError    strict rendering met a character that no font draws
     │   ├── BankNotFoundError      no bank at this path, or a bank without pages
     │   ├── BankMismatchError      the bank was made with another model, template, profile, dtype ...
+    │   ├── ArchiveError           an exported bank is cut off, altered or none, or its file cannot be put there
     │   ├── UnsupportedModelError  the architecture cannot be served; names the families that can
     │   ├── ModelNotFoundError     the model cannot be loaded from where it was looked for
     │   ├── TemplateError          the chat template has no position-independent page
@@ -29,6 +30,7 @@ from functools import partial
 from typing import Any
 
 __all__ = [
+    "ArchiveError",
     "BankError",
     "BankFullError",
     "BankMismatchError",
@@ -95,6 +97,10 @@ class BankMismatchError(InputError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Errors cross process borders; a pool whose worker raised one that does not waits for ever."""
         return partial(type(self), field=self.field), self.args
+
+
+class ArchiveError(InputError):
+    """An exported bank is cut off, altered, of a newer version or none at all, or it cannot be put where it should."""
 
 
 class UnsupportedModelError(InputError):

@@ -39,7 +39,8 @@ ALLOWED = {
     "reader": {
         "assemble", "baselines", "compile", "console", "generate", "render", "template",
     },
-    "cli": {"pipeline", "demo", "trace", "bank", "progress", "console", "reader"},
+    "cli": {"pipeline", "demo", "trace", "bank_cli", "console", "reader"},
+    "bank_cli": {"bank", "progress", "console"},
     "console": {"pipeline", "demo", "bank"},
     "": {"pipeline", "bank", "index"},
 }  # fmt: skip

@@ -190,10 +190,10 @@ class BlockStore:
             except FileNotFoundError:
                 pass
             except BankMismatchError:
-                if self._quarantine(row):
+                if self.quarantine(row):
                     raise
             except CorruptBlockError as error:
-                if self._quarantine(row):
+                if self.quarantine(row):
                     raise self._damaged(key, str(error)) from error
             except OSError as error:
                 raise failures.os_failure(error, self.path) from error
@@ -216,7 +216,7 @@ class BlockStore:
             f"and look for more damage with `qvpic bank verify --bank {self.path}`."
         )
 
-    def _quarantine(self, row: BlockRow) -> bool:
+    def quarantine(self, row: BlockRow) -> bool:
         """Set a damaged block aside, so that nobody reads it again; False when it was replaced meanwhile.
 
         Looked at again under the write lock, where no other process replaces it.

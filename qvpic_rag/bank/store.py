@@ -376,6 +376,9 @@ class Bank:
     def verify(self, *, progress: Callable[[int, int], None] | None = None, grace_s: float = GRACE_S) -> list[Problem]:
         """Check the whole bank, all namespaces: database, every block's file, every page, leftover files.
 
+        Blocks that are damaged are set aside, where the bank can be written: the next ingest of their documents, or a
+        request that needs them, compiles them again.
+
         Parameters
         ----------
         progress : callable, optional
@@ -384,7 +387,7 @@ class Bank:
             Leftover files younger than this many seconds may be of a writer at work and are no problem.
         """
         with failures.guard(self.path):
-            return list(upkeep.verify(self._database, self._blocks.files, self.recipe, grace_s, progress))
+            return list(upkeep.verify(self._database, self._blocks, self.recipe, grace_s, progress))
 
     def gc(self, *, dry_run: bool = False, grace_s: float = GRACE_S) -> GcResult:
         """Remove, in all namespaces, blocks that no document's page needs, and what stopped writers left.

@@ -80,23 +80,23 @@ def _expired(modified: float, now: float, grace_s: float) -> bool:
 
 def verify(
     database: Database,
-    files: BlockFiles,
+    blocks: BlockStore,
     recipe: Recipe,
     grace_s: float,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[Problem]:
-    """Check the database, every block, every page, and that no other file lies about; nothing is changed."""
+    """Check the database, every block, every page, and that no other file lies about; damaged blocks are set aside."""
     try:
         with database.read() as connection:
             yield from _check_database(connection)
             total = sum(connection.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("blocks", "pages"))
-        for done, problem in enumerate(_checks(database, files, recipe), start=1):
+        for done, problem in enumerate(_checks(database, blocks, recipe), start=1):
             if problem is not None:
                 yield problem
             if progress is not None:
                 progress(min(done, total), total)
         now = time.time()
-        for found in files.walk():
+        for found in blocks.files.walk():
             yield from _check_file_found(database, found, str(found.path.relative_to(database.folder)), now, grace_s)
     except BankError as error:
         if not failures.is_damage(error.__cause__):
@@ -104,9 +104,9 @@ def verify(
         yield Problem("database", "", str(error))
 
 
-def _checks(database: Database, files: BlockFiles, recipe: Recipe) -> Iterator[Problem | None]:
+def _checks(database: Database, blocks: BlockStore, recipe: Recipe) -> Iterator[Problem | None]:
     for row in blockrows.all_rows(database):
-        yield _check_block(database, files, recipe, row)
+        yield _check_block(database, blocks, recipe, row)
     yield from _check_pages(database, recipe.dimension)
 
 
@@ -122,16 +122,18 @@ def _check_database(connection: sqlite3.Connection) -> Iterator[Problem]:
             yield Problem("database", "", f"The change counter of namespace {name!r} is damaged: {advice}.")
 
 
-def _check_block(database: Database, files: BlockFiles, recipe: Recipe, row: BlockRow) -> Problem | None:
+def _check_block(database: Database, blocks: BlockStore, recipe: Recipe, row: BlockRow) -> Problem | None:
     """The problem of a block unless another process put or removed the block meanwhile."""
     current: BlockRow | None = row
     while current is not None:
-        problem = _inspect(files, recipe, current)
+        problem = _inspect(blocks.files, recipe, current)
         if problem is None:
             return None
         with database.read() as connection:
             found = blockrows.find(connection, row.digest)
         if found == current:
+            if problem.kind == "corrupt":
+                blocks.quarantine(current)
             return problem
         current = found
     return None
