@@ -126,7 +126,7 @@ def limit(
 ) -> None:
     """Bound the bytes of a bank or of a namespace, and show the bounds.
 
-    What is too much is evicted at once: blocks that are cheap to compile and have not been used for long. Documents stay;
+    What is too much is evicted at once, first what is cheap to compile and has not been used for long. Documents stay;
     a question that needs an evicted block compiles it again.
     """
     with reported(debug), opened_bank(bank, namespace) as store:

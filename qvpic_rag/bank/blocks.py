@@ -60,6 +60,11 @@ class BlockStore:
         self.room = Room(database, self.files, self.writers, self.log, recipe.dpis)
         self.claims = Claims(database, self.writers)
 
+    def recover(self) -> None:
+        """Clean up what writers left that died; a look at a folder where there are none."""
+        if self.writers.dead():
+            self.room.recover()
+
     # ------------------------------------------------------------------ keys
 
     def foreign_field(self, key: BlockKey) -> str | None:
@@ -117,9 +122,6 @@ class BlockStore:
     def admit(self, key: BlockKey, nbytes: int, cost_s: float, write: Callable[[Path], Written]) -> None:
         """Make a file of ``nbytes``, which ``write`` writes to the temporary path it is given, a stored block."""
         digest = key.digest
-        if not self.writers.registered:
-            with failures.guard(self.path):
-                self.room.recover()
         with failures.guard(self.path), self.room.reserved(self._namespace, digest, nbytes) as path:
             self.files.prepare(digest)
             written = write(path)

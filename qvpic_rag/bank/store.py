@@ -128,6 +128,7 @@ class Bank:
             if database.writable:
                 with failures.guard(folder):
                     bank.index_path.parent.mkdir(exist_ok=True)
+                    bank._blocks.recover()
         except BaseException:
             database.close()
             raise
