@@ -225,6 +225,7 @@ def ask(
             "device": device,
             "namespace": namespace,
             "trust_remote_code": trust_remote_code,
+            "ram_bytes": 0,  # one question: each block is read once
         }
         _check_pages(bank, namespace)
         with _loaded(lambda: _asked(bank, options)) as rag:

@@ -71,6 +71,7 @@ class QVPIC:
         namespace: str = "default",
         batch_size: int = 4,
         strict: bool = False,
+        ram_bytes: int = 2**30,
     ) -> QVPIC:
         """Load a model and open its bank, which is created where there is none.
 
@@ -104,6 +105,9 @@ class QVPIC:
             Pages per compiling forward pass; lower it where memory is short.
         strict : bool
             Refuse documents with characters that no font draws, instead of warning.
+        ram_bytes : int
+            Bytes of blocks kept in memory (pinned where CUDA is present), the ones used last; 0: none, every request
+            reads its blocks from the bank's files.
 
         Raises
         ------
@@ -114,6 +118,8 @@ class QVPIC:
         check_arguments(model, bank, embedder=embedder, system_prompt=system_prompt, dtype=dtype, revision=revision)
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ConfigError(f"batch_size must be a whole number from 1, not {batch_size!r}.")
+        if not isinstance(ram_bytes, int) or isinstance(ram_bytes, bool) or ram_bytes < 0:
+            raise ConfigError(f"ram_bytes must be a whole number of bytes from 0, not {ram_bytes!r}.")
         request = RequestConfig(top_k, max_context_tokens, overflow, on_miss, max_waiting)
         routing = RouteConfig(alpha, budget)
         known = Bank.recipe_at(bank)
@@ -138,7 +144,8 @@ class QVPIC:
         )
         recipe = make_recipe(loaded, template, renderer, vectors, resolutions)
         # A bank that may only be read is opened, not created.
-        store = Bank.create(bank, recipe, namespace) if known is None else Bank.open(bank, namespace)
+        opened = {"namespace": namespace, "ram_bytes": ram_bytes}
+        store = Bank.create(bank, recipe, **opened) if known is None else Bank.open(bank, **opened)
         try:
             store.check(recipe)
             engine = Engine(loaded, template, renderer, vectors, store, batch_size)

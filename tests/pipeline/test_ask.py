@@ -43,8 +43,8 @@ def test_the_answer_and_its_record(rag: QVPIC) -> None:
     assert answer.route.compiled == answer.route.dropped == ()
 
 
-def test_timing_adds_up(rag: QVPIC) -> None:
-    timing = rag.ask(BADGE, max_new_tokens=32).timing
+def test_timing_adds_up(open_rag: Callable[..., QVPIC]) -> None:
+    timing = open_rag(ram_bytes=0).ask(BADGE, max_new_tokens=32).timing
     stages = timing.embed + timing.search + timing.route + timing.load + timing.assemble + timing.prefill
     assert stages == pytest.approx(timing.ttft)
     assert timing.ttft + timing.decode == pytest.approx(timing.total)
@@ -104,7 +104,8 @@ def test_wrong_options(rag: QVPIC, options: dict[str, object], error: type[Excep
 @pytest.mark.parametrize(
     "options",
     [{"alpha": 0}, {"alpha": 1.5}, {"budget": -1}, {"top_k": 0}, {"overflow": "ignore"}, {"on_miss": "x"},
-     {"dpis": (120, 72)}, {"batch_size": 0}, {"max_context_tokens": 0}, {"profile": "no-such"}, {"dtype": "int4"}],
+     {"dpis": (120, 72)}, {"batch_size": 0}, {"max_context_tokens": 0}, {"profile": "no-such"}, {"dtype": "int4"},
+     {"ram_bytes": -1}, {"ram_bytes": 1.5}],
     ids=str,
 )  # fmt: skip
 def test_wrong_settings(demo_bank: Path, options: dict[str, object]) -> None:
@@ -159,7 +160,7 @@ def _damage(rag: QVPIC) -> int:
 
 
 def test_missing_and_damaged_blocks_are_compiled_on_the_spot(open_rag: Callable[..., QVPIC]) -> None:
-    rag = open_rag()
+    rag = open_rag(ram_bytes=0)
     before = rag.ask(BADGE, max_new_tokens=32)
     _damage(rag)
     during = rag.ask(BADGE, max_new_tokens=32)
