@@ -293,7 +293,7 @@ class Bank:
         field = self._foreign_field(key)
         if field is None:
             return
-        own = self.recipe.block_key(key.page, self.recipe.dpis[0], self.namespace)
+        own = self.recipe.block_key(key.page, key.dpi, self.namespace)
         held = list(self.recipe.dpis) if field == "dpi" else getattr(own, field)
         raise BankMismatchError(
             f"The bank at {str(self.path)!r} holds blocks with {field} {str(held)[:24]!r}, asked for is "
