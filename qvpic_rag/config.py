@@ -57,9 +57,9 @@ def check_storage(storage: object) -> tuple[str, str]:
 
     A string is ``"low,high"``, or one name for both.
     """
-    values = storage.split(",") if isinstance(storage, str) else storage
-    if isinstance(values, list) and len(values) == 1:
-        values = values * 2
+    values = storage
+    if isinstance(storage, str):
+        values = storage.split(",") if "," in storage else (storage, storage)
     if not isinstance(values, tuple | list) or len(values) != 2 or any(value not in _STORAGES for value in values):
         raise ConfigError(
             f"storage must be {', '.join(_STORAGES[:-1])} or {_STORAGES[-1]}, or a pair of them (low, high), not "

@@ -1,4 +1,4 @@
-"""Storage formats: error bounds, what is exact, sizes, and linking packed blocks against a rotation written out here."""
+"""Storage formats: error bounds, what is exact, sizes, and the rotation of packed keys against one written out here."""
 
 from __future__ import annotations
 
