@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 from torch import Tensor
 
 from qvpic_rag.errors import CompileError
 from qvpic_rag.packing import Packed, in_float32, pack, storage_of
 from qvpic_rag.records import BlockKey, KVBlock
 from qvpic_rag.rope import rotate
-from tests.serve import KEY
+from tests.serve import KEY, serve
 
 STORAGES = ["int8", "int4"]
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
@@ -239,3 +241,20 @@ def test_how_many_layers_go_at_a_time_changes_nothing(monkeypatch: pytest.Monkey
     steps = [part.shape[0] for _, part in in_float32(packed)]
     assert steps[0] == min(7, 6 * threads)
     assert torch.equal(_whole(packed), whole)
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("family", ["glm4v", "qwen2_vl", "llava_onevision"])
+def test_linking_packed_blocks_is_linking_what_they_unpack_to(
+    family: str, storage: str, tiny_folder: Callable[..., Path], make_page_images: Callable[..., list[Image.Image]]
+) -> None:
+    served = serve(tiny_folder(family))
+    native = served.compile(make_page_images(3))
+    packed = [pack(replace(block, key=replace(KEY, storage=storage))) for block in native]
+    plain = [replace(b, keys=_unpacked(b.keys).float(), values=_unpacked(b.values).float()) for b in packed]
+    (ours, _), (theirs, _) = (served.link(blocks, "Which door?") for blocks in (packed, plain))
+    count = ours.tokens
+    assert torch.equal(ours.cache.key_buffer[:, :, :count], theirs.cache.key_buffer[:, :, :count])
+    assert torch.equal(ours.cache.value_buffer[:, :, :count], theirs.cache.value_buffer[:, :, :count])
+    assert torch.equal(ours.positions, theirs.positions)
+    assert ours.nbytes == theirs.nbytes == 2 * ours.cache.key_buffer[:, :, :count].nbytes
