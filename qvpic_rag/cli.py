@@ -109,6 +109,9 @@ def ingest(
     system_prompt: Annotated[str | None, typer.Option(help="System prompt that pages are compiled under.")] = None,
     low_dpi: Annotated[int | None, typer.Option(help="Low resolution; needs --high-dpi.")] = None,
     high_dpi: Annotated[int | None, typer.Option(help="High resolution; needs --low-dpi.")] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="How blocks are stored: native, int8, int4, or low,high such as int4,int8.")
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Pages per forward pass.")] = 4,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse documents with undrawable characters.")] = False,
     dtype: Annotated[str | None, typer.Option(help="bfloat16, float16 or float32.")] = None,
@@ -138,6 +141,7 @@ def ingest(
             "profile": profile,
             "system_prompt": system_prompt,
             "dpis": dpis,
+            "storage": storage,
             "batch_size": batch_size,
             "strict": strict,
             "dtype": dtype,

@@ -22,8 +22,17 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["GenerateConfig", "RenderProfile", "RequestConfig", "RouteConfig", "byte_count", "check_dpis"]
+__all__ = [
+    "GenerateConfig",
+    "RenderProfile",
+    "RequestConfig",
+    "RouteConfig",
+    "byte_count",
+    "check_dpis",
+    "check_storage",
+]
 
+_STORAGES = ("native", "int8", "int4")
 _PROFILES = Path(__file__).parent / "assets" / "profiles"
 
 
@@ -70,6 +79,22 @@ def check_dpis(dpis: tuple[int, int]) -> tuple[int, int]:
     if values[0] >= values[1]:
         raise ConfigError(f"dpis must be (low, high) with low below high, not {values}.")
     return (int(values[0]), int(values[1]))
+
+
+def check_storage(storage: object) -> tuple[str, str]:
+    """Validate the storage formats ``(low, high)`` of the two resolutions.
+
+    A string is ``"low,high"``, or one name for both.
+    """
+    values = storage
+    if isinstance(storage, str):
+        values = storage.split(",") if "," in storage else (storage, storage)
+    if not isinstance(values, tuple | list) or len(values) != 2 or any(value not in _STORAGES for value in values):
+        raise ConfigError(
+            f"storage must be {', '.join(_STORAGES[:-1])} or {_STORAGES[-1]}, or a pair of them (low, high), not "
+            f"{storage!r}."
+        )
+    return (values[0], values[1])
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,8 @@ def print_stats(stats: BankStats, disk_bytes: int) -> None:
     for name in ("model", "revision", "dtype", "system_prompt", "profile", "embedder"):
         if recipe.get(name):
             say(f"{name.replace('_', ' ')}  {recipe[name]}")
+    if set(recipe["storage"]) != {"native"}:
+        say(f"storage  {','.join(recipe['storage'])}")
 
 
 def print_json(value: object) -> None:

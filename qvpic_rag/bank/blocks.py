@@ -78,7 +78,7 @@ class BlockStore:
         field = self.foreign_field(key)
         if field is None:
             return
-        own = self._recipe.block_key(key.page, self._recipe.dpis[0], self._namespace)
+        own = self._recipe.block_key(key.page, key.dpi, self._namespace)
         held = list(self._recipe.dpis) if field == "dpi" else getattr(own, field)
         raise BankMismatchError(
             f"The bank at {str(self.path)!r} holds blocks with {field} {str(held)[:24]!r}, asked for is "
@@ -117,7 +117,7 @@ class BlockStore:
         if not self._database.writable:
             raise failures.read_only(self.path)
         if not self._kept(block.key.digest):
-            self.admit(block.key, header_of(block).nbytes, cost_s, lambda path: write_temporary(path, block))
+            self.admit(block.key, header_of(block).file_bytes, cost_s, lambda path: write_temporary(path, block))
 
     def admit(self, key: BlockKey, nbytes: int, cost_s: float, write: Callable[[Path], Written]) -> None:
         """Make a file of ``nbytes``, which ``write`` writes to the temporary path it is given, a stored block."""

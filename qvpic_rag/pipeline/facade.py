@@ -11,7 +11,7 @@ from typing import IO, Any
 from PIL import Image
 
 from qvpic_rag.bank import Bank
-from qvpic_rag.config import GenerateConfig, RenderProfile, RequestConfig, RouteConfig, check_dpis
+from qvpic_rag.config import GenerateConfig, RenderProfile, RequestConfig, RouteConfig, check_dpis, check_storage
 from qvpic_rag.embed import load_embedder
 from qvpic_rag.errors import ConfigError, InputError
 from qvpic_rag.models import BUNDLED, load_model
@@ -56,6 +56,7 @@ class QVPIC:
         embedder: str | None = None,
         profile: str | RenderProfile | None = None,
         dpis: tuple[int, int] | None = None,
+        storage: str | tuple[str, str] | None = None,
         system_prompt: str | None = None,
         top_k: int = 8,
         alpha: float = 0.65,
@@ -91,6 +92,9 @@ class QVPIC:
             path.
         dpis : tuple[int, int], optional
             Low and high resolution, dots per inch; the paper's 72 and 120 by default.
+        storage : str or tuple[str, str], optional
+            How blocks are stored: ``native`` (the model's dtype) by default, ``int8`` or ``int4`` (about a half and a
+            quarter of bfloat16's bytes, read with small errors), or a pair for the low and the high resolution.
         system_prompt : str, optional
             Part of the prefix that pages are compiled under, so another one needs another bank.
         top_k, max_context_tokens, overflow, on_miss, max_waiting
@@ -125,6 +129,7 @@ class QVPIC:
         known = Bank.recipe_at(bank)
         renderer = Renderer(profile_of(profile, known, model), strict=strict)
         resolutions = check_dpis(dpis or (known.dpis if known else _DEFAULT_DPIS))
+        forms = check_storage(storage if storage is not None else known.storage if known else "native")
         target = resolve_device(device)
         options = {
             "device": str(target),
@@ -142,7 +147,7 @@ class QVPIC:
             embedder or (known.embedder if known else ("demo" if model in BUNDLED else "BAAI/bge-m3")),
             device=str(loaded.device),
         )
-        recipe = make_recipe(loaded, template, renderer, vectors, resolutions)
+        recipe = make_recipe(loaded, template, renderer, vectors, resolutions, forms)
         # A bank that may only be read is opened, not created.
         opened = {"namespace": namespace, "ram_bytes": ram_bytes}
         store = Bank.create(bank, recipe, **opened) if known is None else Bank.open(bank, **opened)

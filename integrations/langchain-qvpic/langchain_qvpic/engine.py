@@ -21,6 +21,7 @@ class BankOptions(TypedDict, total=False):
     embedder: str | None
     render_profile: str | RenderProfile | None
     dpis: tuple[int, int] | None
+    storage: str | tuple[str, str] | None
     system_prompt: str | None
     device: str | None
     dtype: str | None

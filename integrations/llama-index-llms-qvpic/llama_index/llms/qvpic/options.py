@@ -28,6 +28,9 @@ class EngineOptions(BaseComponent):
     embedder: str | None = Field(default=None, description="What pages are routed by; see QVPIC.from_pretrained.")
     profile: str | RenderProfile | None = Field(default=None, description="How text is rendered.")
     dpis: tuple[int, int] | None = Field(default=None, description="Low and high resolution, dots per inch.")
+    storage: str | tuple[str, str] | None = Field(
+        default=None, description="How blocks are stored: native, int8 or int4, or a pair (low, high)."
+    )
     page_system_prompt: str | None = Field(default=None, description="The system prompt that pages are compiled under.")
     device: str | None = None
     dtype: str | None = None
@@ -52,6 +55,7 @@ class EngineOptions(BaseComponent):
             "embedder": self.embedder,
             "profile": self.profile,
             "dpis": self.dpis,
+            "storage": self.storage,
             "system_prompt": self.page_system_prompt,
             "device": self.device,
             "dtype": self.dtype,
