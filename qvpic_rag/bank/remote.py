@@ -136,8 +136,9 @@ class RemoteTier:
         RemoteError
             The remote failed just now.
         """
+        sidecar = _names(digest)[1]
         ticket = self._breaker.enter()
-        return None if ticket is None else self._look(digest, ticket)
+        return None if ticket is None else self._look(digest, sidecar, ticket)
 
     def fetch(self, entry: RemoteEntry, target: Path) -> Written | None:
         """Download a block into a new local file, checked and flushed to the disk; None when it is not there any more.
@@ -205,7 +206,7 @@ class RemoteTier:
         if check_file(path, nbytes, checksum).key.digest != digest:
             raise CorruptBlockError("it is the block of another key")
         try:
-            held = self._look(digest, self._ticket())
+            held = self._look(digest, sidecar, self._ticket())
             if held == entry and digest not in self._damaged and self._size(block) == nbytes:
                 return False
         except CorruptBlockError as error:
@@ -232,10 +233,10 @@ class RemoteTier:
         self._remove(sidecar)
         self._remove(block)
 
-    def _look(self, digest: str, ticket: int) -> RemoteEntry | None:
+    def _look(self, digest: str, sidecar: str, ticket: int) -> RemoteEntry | None:
         try:
             with self._attempt(ticket):
-                data = self._storage.read(_names(digest)[1], 0, _LONGEST_SIDECAR + 1)
+                data = self._storage.read(sidecar, 0, _LONGEST_SIDECAR + 1)
         except FileNotFoundError:
             return None
         try:
