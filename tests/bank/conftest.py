@@ -30,7 +30,7 @@ def block_path(bank: Bank) -> Path:
 def shared_s3() -> Iterator[remotes.S3Server]:
     """A running server with a bucket; leave it running."""
     pytest.importorskip("s3fs", reason="the extra s3 is not installed")
-    pytest.importorskip("moto", reason="moto[server,s3] is not installed")
+    pytest.importorskip("moto.moto_server.threaded_moto_server", reason="moto[server,s3] is not installed")
     server = remotes.S3Server()
     server.start()
     server.make_bucket()
