@@ -17,14 +17,6 @@ from qvpic_rag.bank.blockfile import Written, write_temporary
 from qvpic_rag.bank.remote import RemoteTier
 from tests.bank import samples
 
-# What the drivers and the server warn about is theirs: sessions that the garbage collector ends, and calls of Python
-# and botocore that are to go.
-QUIET = (
-    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:botocore"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:moto"),
-)
 BUCKET = "blocks"
 
 
@@ -96,7 +88,7 @@ class Raw:
     """The files below a URL, without the tier."""
 
     def __init__(self, url: str) -> None:
-        self._fs, self._root = url_to_fs(url, skip_instance_cache=True)
+        self._fs, self._root = url_to_fs(url)
 
     def names(self) -> list[str]:
         if not self._fs.exists(self._root):

@@ -15,9 +15,7 @@ from qvpic_rag.bank import remote
 from qvpic_rag.bank.remote import RemoteEntry, RemoteTier
 from qvpic_rag.bank.storage import Storage
 from qvpic_rag.errors import CorruptBlockError, RemoteError
-from tests.bank.remotes import QUIET, Local, Raw
-
-pytestmark = [*QUIET]
+from tests.bank.remotes import Local, Raw
 
 
 @pytest.fixture
@@ -103,6 +101,7 @@ def test_a_damaged_block_is_found_out_and_replaced(
         written.path.unlink()
 
 
+@pytest.mark.parametrize("remote_url", ["memory", "file"], indirect=True)
 def test_a_whole_block_under_another_name_is_found_out(remote_url: str, local: Local, tmp_path: Path) -> None:
     tier, raw = RemoteTier(remote_url), Raw(remote_url)
     other = Local(tmp_path / "blocks", "two")
@@ -115,6 +114,7 @@ def test_a_whole_block_under_another_name_is_found_out(remote_url: str, local: L
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("remote_url", ["memory", "file"], indirect=True)
 def test_bytes_that_are_no_block_are_found_out(remote_url: str, local: Local, tmp_path: Path) -> None:
     data = b"what is this" * 100
     foreign = RemoteEntry(local.digest, len(data), remote.xxhash.xxh3_128(data).hexdigest())
@@ -144,7 +144,7 @@ def _mutate(data: bytes, chance: random.Random) -> bytes:
         at = chance.randrange(len(changed) + 1)
         kind = chance.randrange(4)
         if kind == 0 and at < len(changed):
-            changed[at] ^= 1 << chance.randrange(8)
+            changed[at] ^= 1 << chance.randrange(4)
         elif kind == 1 and at < len(changed):
             changed[at] = ord(chance.choice('0123456789abcdef{}",:-. '))
         elif kind == 2:
@@ -200,6 +200,7 @@ def test_nothing_but_a_digest_becomes_a_name(digest: str, local: Local, tmp_path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["blocks"]
 
 
+@pytest.mark.parametrize("remote_url", ["memory", "file"], indirect=True)
 def test_a_local_file_that_is_not_the_block_is_not_uploaded(remote_url: str, local: Local, tmp_path: Path) -> None:
     tier, raw = RemoteTier(remote_url), Raw(remote_url)
     other = Local(tmp_path / "blocks", "two")
@@ -302,7 +303,7 @@ def test_several_may_upload_one_block_at_a_time(remote_url: str, local: Local, t
             failures.append(error)
 
     def read() -> None:
-        for number in range(8):
+        for number in range(4):
             found = tiers[0].look(local.digest)
             if found is not None:
                 tiers[0].fetch(found, tmp_path / f"new {number}")

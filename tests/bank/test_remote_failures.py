@@ -17,9 +17,8 @@ from qvpic_rag.bank import remote
 from qvpic_rag.bank.remote import RemoteEntry, RemoteTier
 from qvpic_rag.bank.storage import Storage
 from qvpic_rag.errors import RemoteError
-from tests.bank.remotes import BUCKET, QUIET, Local, S3Server, silent_server, use_server
+from tests.bank.remotes import BUCKET, Local, S3Server, silent_server, use_server
 
-pytestmark = [*QUIET]
 BOUND_S = 3.0  # of what must end after half a second, on a busy machine
 
 

@@ -11,7 +11,7 @@ import pytest
 from qvpic_rag.bank.remote import RemoteTier
 from qvpic_rag.bank.storage import Storage
 from qvpic_rag.errors import ConfigError, MissingDependencyError, RemoteError
-from tests.bank.remotes import QUIET, S3Server, use_server
+from tests.bank.remotes import S3Server, use_server
 
 SECRET = "hunter2"
 
@@ -116,6 +116,3 @@ def test_credentials_of_the_environment_are_not_said(
     said = [str(caught.value), *(record.getMessage() for record in caplog.records if "qvpic" in record.name)]
     assert len(said) == 2
     assert SECRET not in "".join(said)
-
-
-pytestmark = [*QUIET]

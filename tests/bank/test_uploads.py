@@ -19,9 +19,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from qvpic_rag.bank import uploads
 from qvpic_rag.bank.remote import RemoteTier
 from qvpic_rag.bank.uploads import Uploads, Waiting
-from tests.bank.remotes import QUIET, Local, Raw, S3Server, silent_server, use_server
+from tests.bank.remotes import Local, Raw, S3Server, silent_server, use_server
 
-pytestmark = [*QUIET]
 ROOT = Path(__file__).parents[2]
 
 
