@@ -2,7 +2,8 @@
 
 Credentials, endpoints and regions are what the driver finds by itself: its own environment variables and files
 (``AWS_ACCESS_KEY_ID``, ``AWS_PROFILE``, ``GOOGLE_APPLICATION_CREDENTIALS`` ...), and fsspec's configuration, which is
-``FSSPEC_<PROTOCOL>_<OPTION>`` (``FSSPEC_S3_ENDPOINT_URL``) in the environment or a file in ``~/.config/fsspec``.
+``FSSPEC_<PROTOCOL>_<OPTION>`` in the environment or a file in ``~/.config/fsspec``. fsspec reads its configuration when
+it is imported. The endpoint of another server that speaks S3 is ``AWS_ENDPOINT_URL_S3`` or ``FSSPEC_S3_ENDPOINT_URL``.
 A URL holds none of it, so URLs can be shown in messages.
 """
 

@@ -77,10 +77,13 @@ class Uploads:
                 self._thread.start()
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until nothing can be uploaded any more, at most ``timeout_s`` seconds; how many blocks still wait."""
+        """Wait until nothing can be uploaded any more, at most ``timeout_s`` seconds; how many blocks still wait.
+
+        Damaged files are among those. After :meth:`close` this does not wait.
+        """
         self.wake()
         with self._changed:
-            self._changed.wait_for(lambda: self._thread is None, timeout_s)
+            self._changed.wait_for(lambda: self._thread is None or self._closing.is_set(), timeout_s)
         return self._count()
 
     def close(self, timeout_s: float = 1.0) -> None:
@@ -88,6 +91,7 @@ class Uploads:
         self._after_fork()
         with self._changed:
             self._closing.set()
+            self._changed.notify_all()
             thread = self._thread
         if thread is not None:
             thread.join(timeout_s)

@@ -72,18 +72,24 @@ def rows(blocks: list[Local]) -> Rows:
 
 
 @contextmanager
-def failing(error: Exception | None = None, release: threading.Event | None = None) -> Iterator[None]:
-    """A remote that fails in whatever it is asked, or says nothing until ``release``."""
+def failing(release: threading.Event | None = None) -> Iterator[threading.Event]:
+    """A remote that fails whatever it is asked, or is silent until ``release``; gives what says that it was asked."""
+    asked = threading.Event()
 
     def fail(self: object, *arguments: object, **options: object) -> None:
+        asked.set()
         if release is not None:
             release.wait(30)
-        raise error or OSError("down")
+        raise OSError("down")
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("cat_file", "put_file", "pipe_file", "info", "rm_file"):
             patch.setattr(MemoryFileSystem, name, fail)
-        yield
+        try:
+            yield asked
+        finally:
+            if release is not None:
+                release.set()
 
 
 def workers() -> list[str]:
@@ -126,11 +132,11 @@ def test_more_than_fits_in_a_batch(
 def test_another_object_goes_on_where_one_was_left(tier: RemoteTier, rows: Rows, blocks: list[Local]) -> None:
     release = threading.Event()
     first = rows.uploads(tier)
-    with failing(release=release):
+    with failing(release) as asked:
         first.wake()
+        assert asked.wait(10)
         first.close(0)
-        release.set()
-        wait_until(lambda: not workers())
+    wait_until(lambda: not workers())
     assert rows.count() == len(blocks)
     assert rows.uploads(RemoteTier(tier.url)).flush(30) == 0
     assert complete(tier, blocks)
@@ -143,7 +149,7 @@ def test_a_remote_that_is_down_is_tried_again(
     work = rows.uploads(tier)
     with failing():
         assert work.flush(0.2) == len(blocks)
-        assert workers()
+        assert len(workers()) == 1
     assert work.flush(30) == 0
     assert complete(tier, blocks)
     said = [(record.levelname, record.name) for record in caplog.records if "qvpic" in record.name]
@@ -259,17 +265,18 @@ def test_closing_waits_no_longer_than_it_may(tier: RemoteTier, rows: Rows, block
     work.wake()
     assert not workers()
     work = rows.uploads(tier)
-    with failing(release=release):
+    with failing(release) as asked:
         work.wake()
+        assert asked.wait(10)
         begun = time.monotonic()
         work.close(0.1)
         assert work.flush(30) == len(blocks)
         assert time.monotonic() - begun < 3
-        release.set()
-        wait_until(lambda: not workers())
+    wait_until(lambda: not workers())
     work = rows.uploads(tier)
-    with failing():
-        work.flush(0.1)  # it now waits for the remote
+    with failing() as asked:
+        work.wake()
+        assert asked.wait(10)  # from now on it tries again and again
         work.close(30)
         assert not workers()
     assert work.flush(1) == len(blocks)
