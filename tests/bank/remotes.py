@@ -63,10 +63,11 @@ def use_server(url: str, patch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def silent_server() -> Iterator[str]:
-    """A server that takes connections and never says anything; its URL."""
+def silent_server() -> Iterator[tuple[str, threading.Event]]:
+    """A server that takes connections and never says anything: its URL, and what is set when it took one."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         taken: list[socket.socket] = []
+        asked = threading.Event()
 
         def take() -> None:
             while True:
@@ -74,10 +75,11 @@ def silent_server() -> Iterator[str]:
                     taken.append(listener.accept()[0])
                 except OSError:  # closed
                     return
+                asked.set()
 
         thread = threading.Thread(target=take, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", asked
         listener.shutdown(socket.SHUT_RDWR)
         thread.join()
         for each in taken:

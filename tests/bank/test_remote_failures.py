@@ -93,7 +93,7 @@ def test_a_server_that_stops_in_the_middle_and_comes_back(
 def test_a_silent_server_costs_the_timeout_once(
     s3: S3Server, local: Local, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Any
 ) -> None:
-    with silent_server() as url:
+    with silent_server() as (url, _):
         use_server(url, monkeypatch)
         tier = RemoteTier(f"s3://{BUCKET}/prefix", timeout_s=0.5)
         begun = time.monotonic()

@@ -291,15 +291,16 @@ def test_a_silent_remote_does_not_hold_up_the_end_of_the_process(rows: Rows, mon
         "digest, path, nbytes, checksum = sys.argv[1:]\n"
         "row = digest, Path(path), int(nbytes), checksum\n"
         "work = Uploads(RemoteTier('s3://bucket', timeout_s=60), lambda limit: [row], print, lambda: 1)\n"
-        "print(work.flush(0.3), flush=True)\n"
+        "work.wake(); sys.stdin.readline(); print(work.flush(0.1), flush=True)\n"
     )
-    with silent_server() as url:
+    with silent_server() as (url, asked):
         use_server(url, monkeypatch)
         command = [sys.executable, "-c", code, *map(str, row)]
-        begun = time.monotonic()
-        result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, check=False)
-        assert (result.returncode, result.stdout, result.stderr) == (0, "1\n", "")
-        assert time.monotonic() - begun < 20
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:  # type: ignore[call-overload]
+            assert asked.wait(30)
+            output = process.communicate("go on\n", timeout=30)  # of the 60 seconds that an answer may take
+        assert (process.returncode, *output) == (0, "1\n", "")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
