@@ -18,7 +18,8 @@ Each message is one sentence that names what is wrong and what to do about it. T
     ├── BankError                  the store failed (disk full, no permission, locked)
     │   ├── BankFullError          the bank's limit is reached and nothing more can be evicted
     │   ├── MissingBlockError      a block that should be stored is not
-    │   └── CorruptBlockError      stored bytes are not what was written
+    │   ├── CorruptBlockError      stored bytes are not what was written
+    │   └── RemoteError            the bank's remote tier is down or denies access
     ├── CompileError               a page's KV cache came out unusable (NaN, infinity, wrong shape)
     ├── GenerationError            the model failed while answering
     └── QueueFullError             too many questions wait for the model
@@ -47,6 +48,7 @@ __all__ = [
     "ModelNotFoundError",
     "QVPICError",
     "QueueFullError",
+    "RemoteError",
     "TemplateError",
     "UndrawableError",
     "UnsupportedModelError",
@@ -137,6 +139,10 @@ class MissingBlockError(BankError):
 
 class CorruptBlockError(BankError):
     """Stored bytes are not what was written."""
+
+
+class RemoteError(BankError):
+    """The bank's remote tier is down or denies access; the bank itself works without it."""
 
 
 class CompileError(QVPICError):
