@@ -24,11 +24,8 @@ ALLOWED = {
     "errors": set(),
     "records": {"packing"},  # its type only
     "config": set(),
-<<<<<<< HEAD
     "metrics": set(),
-=======
     "packing": set(),
->>>>>>> bank-storage
     "rope": set(),
     "models": set(),
     "compile": {"template"},

@@ -8,13 +8,13 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import xxhash
 
 from qvpic_rag.bank import archive
 from qvpic_rag.bank.archive import ArchivedDocument, ArchivedPage, ArchiveReport, Manifest
-from qvpic_rag.bank.blockfile import TEMPORARY, header_of, sync_folder
+from qvpic_rag.bank.blockfile import TEMPORARY, sync_folder
 from qvpic_rag.bank.records import StoredDocument
 from qvpic_rag.bank.store import Bank
 from qvpic_rag.errors import (
@@ -26,10 +26,10 @@ from qvpic_rag.errors import (
     DocumentError,
     MissingBlockError,
 )
-from qvpic_rag.records import BlockKey, KVBlock
+from qvpic_rag.records import BlockKey
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 __all__ = ["export_bank"]
 
@@ -238,8 +238,9 @@ def _write(writer: _Writer, plan: _Plan, progress: Callable[[int, int, str], Non
     total, where = plan.manifest.blocks, str(plan.bank.path)
     if missing:
         raise BankError(
-            f"{missing} of the {total} blocks to export are missing in the bank at {where!r}: ingest the documents "
-            f"again with `qvpic ingest`, which compiles them, and run the same command again."
+            f"{missing} of the {total} blocks to export are not in the bank at {where!r}, lost or evicted to make room: "
+            f"lift its limit if it has one (`qvpic bank limit --max-bytes none`), ingest the documents again with "
+            f"`qvpic ingest`, which compiles them, and run the same command again."
         )
     writer.entries(archive.HEAD, iter([plan.manifest.encode()]))
     writer.entries(archive.PAGES, plan.pages())
@@ -254,7 +255,7 @@ def _write(writer: _Writer, plan: _Plan, progress: Callable[[int, int, str], Non
             damaged += 1
         else:
             if not damaged:  # else the rest is only counted
-                writer.member(archive.block_name(key), _file_of(block))
+                writer.member(archive.block_name(key), encoded(block))
         progress(done, total, "writing")
     if damaged:
         raise BankError(
@@ -262,18 +263,3 @@ def _write(writer: _Writer, plan: _Plan, progress: Callable[[int, int, str], Non
             f"names them; compile them again with `qvpic bank remove`, `qvpic bank gc --grace 0` and `qvpic ingest`."
         )
     writer.end()
-
-
-def _file_of(block: KVBlock) -> Iterator[bytes | memoryview]:
-    """The bytes of a block's file: they have one spelling, and the block is a view of what was just checked."""
-    header = header_of(block)
-    yield header.encode()
-    for name in header.layout():
-        yield _bytes_of(getattr(block, name))
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    import torch  # here, so that listing a bank does not load torch
-
-    raw: Any = tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
-    return memoryview(raw)

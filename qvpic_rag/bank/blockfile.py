@@ -40,6 +40,7 @@ __all__ = [
     "BlockHeader",
     "Written",
     "check_file",
+    "encoded",
     "header_of",
     "load_block",
     "sync_folder",
@@ -229,11 +230,10 @@ def write_temporary(path: Path, block: KVBlock) -> Written:
     OSError
         As the system reports it; the temporary file is gone then.
     """
-    header = header_of(block)
     hasher = xxhash.xxh3_128()
     try:
         with path.open("xb") as file:
-            for part in (memoryview(header.encode()), *_parts(block, header)):
+            for part in encoded(block):
                 # Hashed and written piece by piece, so that the second use finds the bytes in the processor's cache.
                 for start in range(0, len(part), _CHUNK):
                     piece = part[start : start + _CHUNK]
@@ -249,7 +249,13 @@ def write_temporary(path: Path, block: KVBlock) -> Written:
     return Written(path, nbytes, hasher.hexdigest())
 
 
-def _parts(block: KVBlock, header: BlockHeader) -> Iterator[memoryview]:
+def encoded(block: KVBlock) -> Iterator[memoryview]:
+    """The bytes of a block's file, which have one spelling, part by part; tensors on the CPU are not copied.
+
+    ``CompileError`` and ``BankMismatchError`` as :func:`header_of`.
+    """
+    header = header_of(block)
+    yield memoryview(header.encode())
     for name in header.layout():
         yield _bytes_of(attrgetter(name)(block))
 

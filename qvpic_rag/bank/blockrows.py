@@ -18,13 +18,16 @@ __all__ = [
     "BlockRow",
     "all_rows",
     "count_unlinked",
+    "count_waiting",
     "delete",
     "find",
     "insert",
     "mark_damaged",
     "mark_evicted",
+    "mark_uploaded",
     "touch",
     "unlinked",
+    "waiting",
 ]
 
 STORED, DAMAGED, EVICTED = 0, 1, 2
@@ -119,3 +122,22 @@ def count_unlinked(connection: sqlite3.Connection, namespace: str) -> int:
     """Number of a namespace's stored blocks whose pages no document holds."""
     query = f"SELECT count(*) FROM {TABLES} WHERE namespaces.name = ? AND blocks.state = {STORED} AND {_UNLINKED}"
     return int(connection.execute(query, (namespace,)).fetchone()[0])
+
+
+_WAITS = f"namespaces.name = ? AND blocks.state = {STORED} AND blocks.uploaded = 0"
+
+
+def waiting(connection: sqlite3.Connection, namespace: str, limit: int) -> list[BlockRow]:
+    """Stored blocks of a namespace that were not uploaded yet, by digest."""
+    query = f"SELECT {COLUMNS} FROM {TABLES} WHERE {_WAITS} ORDER BY blocks.digest LIMIT ?"
+    return [BlockRow(*row) for row in connection.execute(query, (namespace, limit))]
+
+
+def count_waiting(connection: sqlite3.Connection, namespace: str) -> int:
+    """How many there are."""
+    return int(connection.execute(f"SELECT count(*) FROM {TABLES} WHERE {_WAITS}", (namespace,)).fetchone()[0])
+
+
+def mark_uploaded(connection: sqlite3.Connection, digest: str, checksum: str) -> None:
+    """The remote tier has this file of a block."""
+    connection.execute("UPDATE blocks SET uploaded = 1 WHERE digest = ? AND checksum = ?", (digest, checksum))

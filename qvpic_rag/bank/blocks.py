@@ -7,11 +7,13 @@ without a row, which nothing reads and the next writer removes. A row without a 
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qvpic_rag.bank import blockrows, catalogue, failures
 from qvpic_rag.bank.blockfile import Written, check_file, header_of, load_block, write_temporary
@@ -19,15 +21,20 @@ from qvpic_rag.bank.blockrows import BlockRow
 from qvpic_rag.bank.claims import Claims
 from qvpic_rag.bank.files import BlockFiles
 from qvpic_rag.bank.index_db import Database
-from qvpic_rag.bank.ram import RamTier
 from qvpic_rag.bank.room import Room
+from qvpic_rag.bank.tiers import Tiers
 from qvpic_rag.bank.usage import UseLog
 from qvpic_rag.bank.writers import Writers
-from qvpic_rag.errors import BankMismatchError, CorruptBlockError, MissingBlockError
+from qvpic_rag.errors import BankFullError, BankMismatchError, CorruptBlockError, MissingBlockError, RemoteError
 from qvpic_rag.metrics import METRICS
 from qvpic_rag.records import BlockKey, KVBlock, Recipe
 
+if TYPE_CHECKING:
+    from qvpic_rag.bank.uploads import Uploads
+
 __all__ = ["BlockStore", "Loaded"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,22 +55,30 @@ class BlockStore:
         The parts that looking after a bank needs as well.
     """
 
-    def __init__(self, database: Database, recipe: Recipe, namespace: str, ram: RamTier) -> None:
+    def __init__(self, database: Database, recipe: Recipe, namespace: str, tiers: Tiers) -> None:
         self.path = database.folder
         self._database = database
         self._recipe = recipe
         self._namespace = namespace
-        self._ram = ram
+        self._ram = tiers.ram
+        self._remote = tiers.remote
+        self._uploads: Uploads | None = None
         self.files = BlockFiles(self.path / "blocks")
         self.writers = Writers(self.path / "writers")
         self.log = UseLog(database, namespace)
         self.room = Room(database, self.files, self.writers, self.log, recipe.dpis)
         self.claims = Claims(database, self.writers)
 
-    def recover(self) -> None:
-        """Clean up what writers left that died; a look at a folder where there are none."""
+    def begin(self) -> None:
+        """In a bank that can be written: clean up after writers that died, and upload what they left."""
         if self.writers.dead():
             self.room.recover()
+        if self._remote is not None:
+            from qvpic_rag.bank.uploads import Uploads  # here: it imports fsspec
+
+            self._uploads = Uploads(self._remote, self._waiting, self._uploaded, self._count_waiting)
+            if self._count_waiting():
+                self._uploads.wake()
 
     # ------------------------------------------------------------------ keys
 
@@ -87,6 +102,10 @@ class BlockStore:
         )
 
     # ------------------------------------------------------------------ what is there
+
+    def was_evicted(self, key: BlockKey) -> bool:
+        """Whether the block was stored and went to make room: it is missed on purpose."""
+        return self.states([key])[0] == blockrows.EVICTED
 
     def states(self, keys: Sequence[BlockKey]) -> list[int | None]:
         """The state of each block's row (:mod:`~qvpic_rag.bank.blockrows`); None where there is none, or no file."""
@@ -119,24 +138,42 @@ class BlockStore:
         if not self._kept(block.key.digest):
             self.admit(block.key, header_of(block).file_bytes, cost_s, lambda path: write_temporary(path, block))
 
-    def admit(self, key: BlockKey, nbytes: int, cost_s: float, write: Callable[[Path], Written]) -> None:
-        """Make a file of ``nbytes``, which ``write`` writes to the temporary path it is given, a stored block."""
+    def admit(
+        self,
+        key: BlockKey,
+        nbytes: int,
+        cost_s: float,
+        write: Callable[[Path], Written | None],
+        *,
+        uploaded: bool = False,
+    ) -> bool:
+        """Make a file of ``nbytes``, which ``write`` writes to the temporary path it is given, a stored block.
+
+        False when ``write`` had nothing to write. ``uploaded``: the remote tier has it.
+        """
         digest = key.digest
         with failures.guard(self.path), self.room.reserved(self._namespace, digest, nbytes) as path:
             self.files.prepare(digest)
             written = write(path)
+            if written is None:
+                return False
             with self._database.write() as connection:
                 # Another process may have stored it meanwhile. A sound file is never replaced, so that no reader meets
                 # one writer's file with the other's checksum: two compilations may differ in the last bit.
                 row = blockrows.find(connection, digest)
                 if row is not None and self._sound(row):
-                    return
+                    return True
                 self.files.publish(written, digest)
                 owner = catalogue.namespace_id(connection, self._namespace)
                 blockrows.insert(connection, owner, key, written.nbytes, written.checksum, time.time(), cost_s)
+                if uploaded:
+                    blockrows.mark_uploaded(connection, digest, written.checksum)
                 self.room.release(connection, path)
         self.log.count("written_blocks")
         METRICS.count("bank_written_bytes", nbytes)
+        if self._uploads is not None and not uploaded:
+            self._uploads.wake()
+        return True
 
     def _kept(self, digest: str) -> bool:
         """Whether a sound block is stored; if so, its grace period starts anew."""
@@ -168,7 +205,7 @@ class BlockStore:
         start, tier = time.perf_counter(), "ram"
         block = self._ram.get(key.digest)
         if block is None:
-            tier, block = "disk", self._load(key)
+            tier, block = self._beneath(key)
             self._ram.put(block)
         return Loaded(block, tier, time.perf_counter() - start)
 
@@ -179,6 +216,31 @@ class BlockStore:
         self.log.count("hits", tier=tier)
         METRICS.count("bank_read_bytes", block.nbytes, tier=tier)
         METRICS.observe("bank_load_seconds", loaded.seconds, tier=tier)
+
+    def _beneath(self, key: BlockKey) -> tuple[str, KVBlock]:
+        """A block from the bank's files, or from the remote tier through them; the tier it came from."""
+        try:
+            return "disk", self._load(key)
+        except (MissingBlockError, CorruptBlockError):
+            if not self._fetched(key):
+                self.log.count("misses")
+                raise
+        return "remote", self._load(key)
+
+    def _fetched(self, key: BlockKey) -> bool:
+        """Whether the remote tier had the block, which is stored now. What goes wrong there is a miss here."""
+        remote = self._remote
+        if remote is None or not self._database.writable:
+            return False
+        try:
+            entry = remote.look(key.digest)
+            return entry is not None and self.admit(
+                key, entry.nbytes, 0.0, lambda path: remote.fetch(entry, path), uploaded=True
+            )
+        except (RemoteError, CorruptBlockError, BankFullError) as error:
+            METRICS.count("remote_failures")
+            _log.warning("a block was not read from the remote tier: %s", error)
+            return False
 
     def _load(self, key: BlockKey) -> KVBlock:
         with self._database.read() as connection:
@@ -206,7 +268,6 @@ class BlockStore:
             row = found  # replaced or evicted by another process between the two reads
         if row is not None and row.state == blockrows.DAMAGED:
             raise self._damaged(key, "as was found before")
-        self.log.count("misses")
         raise MissingBlockError(
             f"The block of page {key.page[:12]} at {key.dpi} DPI is not in the bank at {str(self.path)!r}: compile and "
             f"store it again, for example by ingesting its document again."
@@ -235,6 +296,33 @@ class BlockStore:
         self.log.count("quarantines")
         return True
 
+    # ------------------------------------------------------------------ the remote tier
+
+    def _waiting(self, limit: int) -> list[tuple[str, Path, int, str]]:
+        """Blocks of this namespace that the remote tier does not have yet: digest, file, bytes, checksum."""
+        with self._database.read() as connection:
+            rows = blockrows.waiting(connection, self._namespace, limit)
+        return [(row.digest, self.files.path(row.digest), row.nbytes, row.checksum) for row in rows]
+
+    def _count_waiting(self) -> int:
+        with self._database.read() as connection:
+            return blockrows.count_waiting(connection, self._namespace)
+
+    def _uploaded(self, digest: str, checksum: str) -> None:
+        with self._database.write(durable=False) as connection:
+            blockrows.mark_uploaded(connection, digest, checksum)
+
+    def flush(self, timeout_s: float) -> int:
+        """See :meth:`~qvpic_rag.bank.Bank.flush`."""
+        return self._uploads.flush(timeout_s) if self._uploads is not None else 0
+
+    # ------------------------------------------------------------------ ends
+
+    def note_use(self) -> None:
+        """Write down when blocks were last used, if that has not been done for a minute; call it between requests."""
+        if self.log.due:
+            self.log.write()
+
     def forget(self, digests: Sequence[str]) -> None:
         """Hold blocks in memory no longer that were removed from the bank."""
         for digest in digests:
@@ -243,5 +331,7 @@ class BlockStore:
     def close(self) -> None:
         """Write notes down and end being a writer."""
         self._ram.clear()
+        if self._uploads is not None:
+            self._uploads.close()
         self.log.write()
         self.writers.close()

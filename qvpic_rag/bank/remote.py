@@ -9,7 +9,7 @@ A block without its sidecar is not there: it is being written, or that was cut s
 sidecar, and the block itself against the digest it was asked by, so that nothing but the right block comes back.
 
 On S3 the credentials need GetObject, PutObject, DeleteObject and ListBucket: without the last one S3 denies access to
-what is not there, instead of saying so. For credentials and endpoints see :mod:`qvpic_rag.bank.storage`.
+what is not there, instead of saying so. For credentials and endpoints see :mod:`qvpic_rag.bank.remote_files`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import xxhash
 
 from qvpic_rag.bank.blockfile import BlockHeader, Written, check_file
 from qvpic_rag.bank.breaker import Breaker
-from qvpic_rag.bank.storage import TIMEOUTS, Storage
+from qvpic_rag.bank.remote_files import TIMEOUTS, Storage
 from qvpic_rag.errors import ConfigError, CorruptBlockError, RemoteError
 
 __all__ = ["RemoteEntry", "RemoteTier"]

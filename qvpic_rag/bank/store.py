@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +23,9 @@ from qvpic_rag.bank import blockrows, catalogue, failures, upkeep
 from qvpic_rag.bank.blocks import BlockStore
 from qvpic_rag.bank.folder import check_free, check_namespace, find_folder, holds_bank, prepare_folder
 from qvpic_rag.bank.index_db import Database, EmptyBankError
-from qvpic_rag.bank.loader import BlockLoader
-from qvpic_rag.bank.ram import RamTier
 from qvpic_rag.bank.recipe import check_recipe, decode_recipe, encode_recipe
 from qvpic_rag.bank.records import BankStats, GcResult, Problem, StoredDocument, StoredPage
+from qvpic_rag.bank.tiers import Tiers
 from qvpic_rag.records import BlockKey, KVBlock, Page, Recipe
 
 if TYPE_CHECKING:
@@ -54,22 +52,30 @@ class Bank:
         What everything in it was made with.
     namespace : str
         The tenant whose documents, pages and blocks this object sees and changes.
+    blocks : BlockStore
+        Its blocks, with what only engines need: claims, evictions, tiers.
     """
 
-    def __init__(self, path: Path, recipe: Recipe, namespace: str, database: Database, ram_bytes: int) -> None:
+    def __init__(self, path: Path, recipe: Recipe, namespace: str, database: Database, tiers: Tiers) -> None:
         self.path = path
         self.recipe = recipe
         self.namespace = namespace
         self._database = database
-        self._blocks = BlockStore(database, recipe, namespace, RamTier(ram_bytes))
+        self.blocks = BlockStore(database, recipe, namespace, tiers)
 
     @classmethod
     def create(
-        cls, path: str | os.PathLike[str], recipe: Recipe, namespace: str = "default", *, ram_bytes: int = 0
+        cls,
+        path: str | os.PathLike[str],
+        recipe: Recipe,
+        namespace: str = "default",
+        *,
+        ram_bytes: int = 0,
+        remote: str | None = None,
     ) -> Bank:
         """Make a bank in a new or empty folder; an existing bank is opened if it has this recipe.
 
-        ``ram_bytes`` is as for :meth:`open`.
+        ``ram_bytes`` and ``remote`` are as for :meth:`open`.
 
         Raises
         ------
@@ -86,7 +92,7 @@ class Bank:
         decode_recipe(encoded, folder)
         prepare_folder(folder)
         Database.create(folder, encoded)
-        bank = cls.open(folder, namespace, ram_bytes=ram_bytes)
+        bank = cls.open(folder, namespace, ram_bytes=ram_bytes, remote=remote)
         try:
             bank.check(recipe)
         except BaseException:
@@ -95,7 +101,9 @@ class Bank:
         return bank
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], namespace: str = "default", *, ram_bytes: int = 0) -> Bank:
+    def open(
+        cls, path: str | os.PathLike[str], namespace: str = "default", *, ram_bytes: int = 0, remote: str | None = None
+    ) -> Bank:
         """Open an existing bank; a namespace that nothing was stored in yet is empty.
 
         Parameters
@@ -106,6 +114,9 @@ class Bank:
             The tenant.
         ram_bytes : int
             Bytes of blocks that this object keeps in memory, the ones used last.
+        remote : str, optional
+            URL of a remote tier that fsspec knows, such as ``s3://bucket/folder``: blocks that are put are uploaded in
+            the background, and blocks that are not here are looked for there.
 
         Raises
         ------
@@ -114,21 +125,24 @@ class Bank:
         BankError
             The bank was written by a newer version, or lies on a file system that cannot hold it.
         ConfigError
-            ``namespace`` is not a string of 1 to 255 characters.
+            ``namespace`` is not a string of 1 to 255 characters, or ``remote`` is no URL of this kind.
+        MissingDependencyError
+            The package that serves the URL is not installed.
         """
         folder = Path(path)
         check_namespace(namespace)
         find_folder(folder)
+        tiers = Tiers.of(ram_bytes, remote)
         database = Database(folder)
         try:
             database.check_format()
             with database.read() as connection:
                 row = connection.execute("SELECT json FROM recipe").fetchone()
-            bank = cls(folder, decode_recipe(row[0] if row else "", folder), namespace, database, ram_bytes)
+            bank = cls(folder, decode_recipe(row[0] if row else "", folder), namespace, database, tiers)
             if database.writable:
                 with failures.guard(folder):
                     bank.index_path.parent.mkdir(exist_ok=True)
-                    bank._blocks.recover()
+                    bank.blocks.begin()
         except BaseException:
             database.close()
             raise
@@ -181,11 +195,7 @@ class Bank:
 
     def has_block(self, key: BlockKey) -> bool:
         """Whether the block is stored, without reading it; always False for a key that is not of this bank."""
-        return self._blocks.states([key])[0] == blockrows.STORED
-
-    def was_evicted(self, key: BlockKey) -> bool:
-        """Whether the block was stored and went to make room (:meth:`set_max_bytes`): it is missed on purpose."""
-        return self._blocks.states([key])[0] == blockrows.EVICTED
+        return self.blocks.states([key])[0] == blockrows.STORED
 
     def keep_blocks(self, keys: Sequence[BlockKey]) -> list[bool]:
         """Which of these blocks are stored, as :meth:`has_block` tells; their grace period (:meth:`gc`) starts anew.
@@ -193,7 +203,7 @@ class Bank:
         So no other process removes them before the caller stores the document that they belong to. In a bank that
         cannot be written this only tells.
         """
-        return self._blocks.keep(keys) if keys else []
+        return self.blocks.keep(keys) if keys else []
 
     def put_block(self, block: KVBlock, *, cost_s: float = 0.0) -> None:
         """Store a block; on return it survives a power cut. A block that is stored and sound stays as it is.
@@ -214,7 +224,7 @@ class Bank:
         CompileError
             The block's tensors do not fit together.
         """
-        self._blocks.put(block, cost_s)
+        self.blocks.put(block, cost_s)
 
     def get_block(self, key: BlockKey) -> KVBlock:
         """A stored block, checked; its tensors are to be read only, and nothing that is done to them alters the file.
@@ -231,29 +241,14 @@ class Bank:
         BankMismatchError
             The key is not of this bank, or the file holds another key's block; names the field.
         """
-        with self.loader() as loader:
-            return loader.get(key)
-
-    def loader(self) -> BlockLoader:
-        """Reads the blocks of one request, the ones it is told of early in the background."""
-        return BlockLoader(self._blocks)
-
-    def claimed(self, keys: Sequence[BlockKey]) -> AbstractContextManager[frozenset[str]]:
-        """Claim blocks that are about to be compiled; a context that yields the digests of those nobody else claimed.
-
-        Wait for the others (:meth:`is_claimed`) only after it, so that nobody waits in a circle. A claim ends with the
-        context, or with the process.
-        """
-        return self._blocks.claims.made([key.digest for key in keys])
-
-    def is_claimed(self, keys: Sequence[BlockKey]) -> bool:
-        """Whether a live process is about to compile one of these blocks."""
-        return self._blocks.claims.held([key.digest for key in keys])
+        loaded = self.blocks.read(key)
+        self.blocks.note(loaded)
+        return loaded.block
 
     def limits(self) -> tuple[int | None, int | None]:
         """The bank's ``max_bytes`` and this namespace's quota, bytes; None where there is no limit."""
         with self._database.read() as connection:
-            return self._blocks.room.limits(connection, self.namespace)
+            return self.blocks.room.limits(connection, self.namespace)
 
     def set_max_bytes(self, max_bytes: int | None) -> None:
         """Bound the block files of all namespaces, temporary ones included; None: no bound. It holds from now on.
@@ -269,7 +264,7 @@ class Bank:
         ConfigError
             Not a whole number from 1, or less than the namespaces' quotas together.
         """
-        self._blocks.room.set_max_bytes(max_bytes)
+        self.blocks.room.set_max_bytes(max_bytes)
 
     def set_quota(self, quota: int | None) -> None:
         """Bound this namespace's block files, and keep as much of the bank's limit for it; None: no quota.
@@ -281,12 +276,7 @@ class Bank:
         BankFullError, ConfigError
             As :meth:`set_max_bytes`.
         """
-        self._blocks.room.set_quota(self.namespace, quota)
-
-    def note_use(self) -> None:
-        """Write down when blocks were last used, if that has not been done for a minute; call it between requests."""
-        if self._blocks.log.due:
-            self._blocks.log.write()
+        self.blocks.room.set_quota(self.namespace, quota)
 
     def document_digest(self, source: str) -> str | None:
         """The digest the document was stored with, None when it is not stored."""
@@ -366,8 +356,8 @@ class Bank:
     def stats(self) -> BankStats:
         """What this namespace holds; reads no block."""
         with failures.guard(self.path):
-            self._blocks.log.write()
-            return upkeep.statistics(self._database, self._blocks.room, self.recipe, self.namespace)
+            self.blocks.log.write()
+            return upkeep.statistics(self._database, self.blocks.room, self.recipe, self.namespace)
 
     def disk_bytes(self) -> int:
         """Bytes of every file in the bank's folder, whatever namespace it belongs to; for whoever runs the machine."""
@@ -388,7 +378,7 @@ class Bank:
             Leftover files younger than this many seconds may be of a writer at work and are no problem.
         """
         with failures.guard(self.path):
-            return list(upkeep.verify(self._database, self._blocks, self.recipe, grace_s, progress))
+            return list(upkeep.verify(self._database, self.blocks, self.recipe, grace_s, progress))
 
     def gc(self, *, dry_run: bool = False, grace_s: float = GRACE_S) -> GcResult:
         """Remove, in all namespaces, blocks that no document's page needs, and what stopped writers left.
@@ -402,13 +392,20 @@ class Bank:
             the document that they belong to. With 0, let no other process ingest meanwhile.
         """
         with failures.guard(self.path):
-            self._blocks.log.write()
-            return upkeep.collect(self._database, self._blocks, grace_s, dry_run)
+            self.blocks.log.write()
+            return upkeep.collect(self._database, self.blocks, grace_s, dry_run)
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until what was put has reached the remote tier; how many blocks have not after ``timeout_s`` seconds.
+
+        0 at once without a remote tier. What is left is uploaded when the bank is opened with it again.
+        """
+        return self.blocks.flush(timeout_s)
 
     def close(self) -> None:
         """Close the bank; blocks that were read stay usable. Harmless when closed."""
         try:
-            self._blocks.close()
+            self.blocks.close()
         finally:
             self._database.close()
 

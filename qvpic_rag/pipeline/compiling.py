@@ -27,7 +27,7 @@ def compile_missing(
         others: list[tuple[Page, int]] = []
         for at in range(0, len(left), step):
             part = left[at : at + step]
-            with engine.bank.claimed([engine.key(*pair) for pair in part]) as mine:
+            with engine.bank.blocks.claims.made([engine.key(*pair).digest for pair in part]) as mine:
                 ours = [pair for pair in part if engine.key(*pair).digest in mine]
                 # Whoever had the claim before may have stored it just now.
                 todo = [pair for pair in ours if not engine.bank.has_block(engine.key(*pair))]
@@ -36,7 +36,7 @@ def compile_missing(
                     yield block
             others += [pair for pair in part if engine.key(*pair).digest not in mine]
         keys = [engine.key(*pair) for pair in others]
-        while keys and engine.bank.is_claimed(keys):
+        while keys and engine.bank.blocks.claims.held([key.digest for key in keys]):
             time.sleep(_POLL_S)
         left = [pair for pair, key in zip(others, keys, strict=True) if not engine.bank.has_block(key)]
 

@@ -149,8 +149,10 @@ class QVPIC:
         )
         recipe = make_recipe(loaded, template, renderer, vectors, resolutions, forms)
         # A bank that may only be read is opened, not created.
-        opened = {"namespace": namespace, "ram_bytes": ram_bytes}
-        store = Bank.create(bank, recipe, **opened) if known is None else Bank.open(bank, **opened)
+        if known is None:
+            store = Bank.create(bank, recipe, namespace, ram_bytes=ram_bytes)
+        else:
+            store = Bank.open(bank, namespace, ram_bytes=ram_bytes)
         try:
             store.check(recipe)
             engine = Engine(loaded, template, renderer, vectors, store, batch_size)

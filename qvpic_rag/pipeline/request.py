@@ -85,7 +85,7 @@ def answer(
             return Answer("", "cancelled", Route(), Timing(), Usage(0, 0, 0, 0))
         waited = (time.perf_counter() - came) * 1000
         found = _answer(engine, question, on_piece, cancelled)
-    engine.bank.note_use()
+    engine.bank.blocks.note_use()
     return replace(found, timing=replace(found.timing, wait=waited)) if waited >= _WAIT_MS else found
 
 
@@ -93,7 +93,7 @@ def _answer(
     engine: Engine, question: Question, on_piece: Callable[[str], None], cancelled: threading.Event | None
 ) -> Answer:
     clock = _Clock()
-    with engine.bank.loader() as loader:
+    with BlockLoader(engine.bank.blocks) as loader:
         loaded, compiled_now, note = _pages(engine, question, loader, clock)
         tiers = dict(loader.tiers)
     query_ids = (

@@ -54,12 +54,12 @@ def test_what_was_not_used_for_longest_goes_first(bank: Bank, one: int) -> None:
     assert there(bank, *"abcde") == "ade"
     assert bank.stats().evicted == 2
     assert bank.stats().counters["evictions"] == 2
-    assert bank.was_evicted(make(bank, "b").key)
+    assert bank.blocks.was_evicted(make(bank, "b").key)
     with pytest.raises(MissingBlockError):
         bank.get_block(make(bank, "b").key)
     bank.put_block(make(bank, "b"))
     assert there(bank, "b") == "b"
-    assert not bank.was_evicted(make(bank, "b").key)
+    assert not bank.blocks.was_evicted(make(bank, "b").key)
 
 
 def test_what_is_cheap_to_compile_goes_first(bank: Bank) -> None:
@@ -240,11 +240,11 @@ def test_the_lock_of_a_file_about_to_go_turns_readers_away(bank: Bank, one: int)
     with bank._database.write() as connection:
         row = blockrows.find(connection, key.digest)
         assert row is not None
-        taken = bank._blocks.room.remove(connection, [row])
+        taken = bank.blocks.room.remove(connection, [row])
     with Bank.open(bank.path) as other, pytest.raises(MissingBlockError):
         other.get_block(key)
-    bank._blocks.room.finish(taken)
-    assert not Path(bank._blocks.files.path(key.digest)).exists()
+    bank.blocks.room.finish(taken)
+    assert not Path(bank.blocks.files.path(key.digest)).exists()
 
 
 def test_an_old_bank_takes_limits(tmp_path: Path) -> None:

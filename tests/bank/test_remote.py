@@ -13,7 +13,7 @@ import pytest
 
 from qvpic_rag.bank import remote
 from qvpic_rag.bank.remote import RemoteEntry, RemoteTier
-from qvpic_rag.bank.storage import Storage
+from qvpic_rag.bank.remote_files import Storage
 from qvpic_rag.errors import CorruptBlockError, RemoteError
 from tests.bank.remotes import Local, Raw
 

@@ -15,7 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from qvpic_rag.bank import remote
 from qvpic_rag.bank.remote import RemoteEntry, RemoteTier
-from qvpic_rag.bank.storage import Storage
+from qvpic_rag.bank.remote_files import Storage
 from qvpic_rag.errors import RemoteError
 from tests.bank.remotes import BUCKET, Local, S3Server, silent_server, use_server
 

@@ -9,7 +9,7 @@ import fsspec
 import pytest
 
 from qvpic_rag.bank.remote import RemoteTier
-from qvpic_rag.bank.storage import Storage
+from qvpic_rag.bank.remote_files import Storage
 from qvpic_rag.errors import ConfigError, MissingDependencyError, RemoteError
 from tests.bank.remotes import S3Server, use_server
 

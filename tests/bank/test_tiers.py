@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import AbstractContextManager
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qvpic_rag.bank import Bank
+from qvpic_rag.bank import Bank, BlockLoader
 from qvpic_rag.bank.ram import RamTier
 from qvpic_rag.errors import BankError, CorruptBlockError, MissingBlockError
 from qvpic_rag.metrics import METRICS
+from qvpic_rag.records import BlockKey
 from tests.bank import samples
 
 MADE = samples.recipe()
@@ -54,7 +56,7 @@ def test_a_block_is_read_once_and_then_comes_from_memory(bank: Bank) -> None:
         wanted = [samples.block(bank, samples.page(text), dpi) for text in ("one", "two") for dpi in (72, 120)]
         hits = {tier: METRICS.value("bank_hits", tier=tier) for tier in ("ram", "disk")}
         for tiers in ({"disk": 4}, {"ram": 4}):
-            with cached.loader() as loader:
+            with BlockLoader(cached.blocks) as loader:
                 assert all(samples.same(loader.get(block.key), block) for block in wanted)
                 assert loader.tiers == tiers
         assert {tier: METRICS.value("bank_hits", tier=tier) - hits[tier] for tier in hits} == {"ram": 4, "disk": 4}
@@ -72,7 +74,7 @@ def test_a_block_too_large_for_memory_is_mapped(bank: Bank) -> None:
     bank.put_block(block)
     with Bank.open(bank.path, ram_bytes=100) as cached:
         for _ in range(2):
-            with cached.loader() as loader:
+            with BlockLoader(cached.blocks) as loader:
                 assert samples.same(loader.get(block.key), block)
                 assert loader.tiers == {"disk": 1}
 
@@ -91,7 +93,7 @@ def test_blocks_known_early_are_loaded_in_the_background(bank: Bank) -> None:
     wanted = [samples.block(bank, samples.page(text)) for text in ("one", "two")]
     missing = samples.block(bank, samples.page("three"))
     used = bank.stats().counters
-    with bank.loader() as loader:
+    with BlockLoader(bank.blocks) as loader:
         loader.prefetch([block.key for block in wanted] + [missing.key])
         assert samples.same(loader.get(wanted[0].key), wanted[0])
         with pytest.raises(MissingBlockError):
@@ -103,41 +105,49 @@ def test_blocks_known_early_are_loaded_in_the_background(bank: Bank) -> None:
 
 def test_damage_found_in_the_background_is_raised_where_the_block_is_used(bank: Bank, block_path) -> None:
     block_path.write_bytes(block_path.read_bytes()[:-1])
-    with bank.loader() as loader:
+    with BlockLoader(bank.blocks) as loader:
         key = samples.block(bank, samples.page("one")).key
         loader.prefetch([key])
         with pytest.raises(CorruptBlockError):
             loader.get(key)
 
 
+def claims(bank: Bank, keys: list[BlockKey]) -> AbstractContextManager[frozenset[str]]:
+    return bank.blocks.claims.made([key.digest for key in keys])
+
+
+def claimed(bank: Bank, keys: list[BlockKey]) -> bool:
+    return bank.blocks.claims.held([key.digest for key in keys])
+
+
 def test_a_claim_is_seen_by_others_and_ends(bank: Bank) -> None:
     keys = [samples.block(bank, samples.page(text)).key for text in ("one", "two", "three")]
     with Bank.open(bank.path) as other:
-        with bank.claimed(keys[:2]) as mine:
+        with claims(bank, keys[:2]) as mine:
             assert mine == {key.digest for key in keys[:2]}
-            with other.claimed(keys) as theirs:
+            with claims(other, keys) as theirs:
                 assert theirs == {keys[2].digest}
-                with bank.claimed(keys) as again:  # of another thread, say
+                with claims(bank, keys) as again:  # of another thread, say
                     assert again == frozenset()
-            assert other.is_claimed(keys)
-            assert not other.is_claimed(keys[2:])
-        assert not other.is_claimed(keys)
-        with pytest.raises(ZeroDivisionError), bank.claimed(keys):
+            assert claimed(other, keys)
+            assert not claimed(other, keys[2:])
+        assert not claimed(other, keys)
+        with pytest.raises(ZeroDivisionError), claims(bank, keys):
             1 / 0  # noqa: B018
-        assert not other.is_claimed(keys)
-        with bank.claimed([]) as nothing:
+        assert not claimed(other, keys)
+        with claims(bank, []) as nothing:
             assert nothing == frozenset()
 
 
 def test_a_claim_ends_with_its_writer(bank: Bank) -> None:
     key = samples.block(bank, samples.page("one")).key
     other = Bank.open(bank.path)
-    claim = other.claimed([key])
+    claim = claims(other, [key])
     claim.__enter__()
-    assert bank.is_claimed([key])
-    other._blocks.writers.close()  # as when the process is killed: nothing else is tidied up
-    assert not bank.is_claimed([key])
-    with bank.claimed([key]) as mine:
+    assert claimed(bank, [key])
+    other.blocks.writers.close()  # as when the process is killed: nothing else is tidied up
+    assert not claimed(bank, [key])
+    with claims(bank, [key]) as mine:
         assert mine == {key.digest}
     claim.__exit__(None, None, None)
     other.close()
@@ -145,10 +155,10 @@ def test_a_claim_ends_with_its_writer(bank: Bank) -> None:
 
 def test_a_claim_as_old_as_the_hills_is_nobodys(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     key = samples.block(bank, samples.page("one")).key
-    with Bank.open(bank.path) as other, other.claimed([key]):
+    with Bank.open(bank.path) as other, claims(other, [key]):
         later = time.time() + 3600
         monkeypatch.setattr("time.time", lambda: later)
-        assert not bank.is_claimed([key])
+        assert not claimed(bank, [key])
 
 
 def test_many_threads_claim_each_block_once(bank: Bank) -> None:
@@ -159,7 +169,7 @@ def test_many_threads_claim_each_block_once(bank: Bank) -> None:
     def work() -> None:
         ready.wait()
         for key in keys:
-            with bank.claimed([key]) as mine:
+            with claims(bank, [key]) as mine:
                 if mine and not bank.has_block(key):
                     bank.put_block(samples.block(bank, key.page))
                     won.extend(mine)
