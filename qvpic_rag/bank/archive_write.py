@@ -14,7 +14,7 @@ import xxhash
 
 from qvpic_rag.bank import archive
 from qvpic_rag.bank.archive import ArchivedDocument, ArchivedPage, ArchiveReport, Manifest
-from qvpic_rag.bank.blockfile import TEMPORARY, sync_folder
+from qvpic_rag.bank.blockfile import TEMPORARY, encoded, sync_folder
 from qvpic_rag.bank.records import StoredDocument
 from qvpic_rag.bank.store import Bank
 from qvpic_rag.errors import (
@@ -238,7 +238,7 @@ def _write(writer: _Writer, plan: _Plan, progress: Callable[[int, int, str], Non
     total, where = plan.manifest.blocks, str(plan.bank.path)
     if missing:
         raise BankError(
-            f"{missing} of the {total} blocks to export are not in the bank at {where!r}, lost or evicted to make room: "
+            f"{missing} of the {total} blocks to export are not in the bank at {where!r}, lost or evicted for room: "
             f"lift its limit if it has one (`qvpic bank limit --max-bytes none`), ingest the documents again with "
             f"`qvpic ingest`, which compiles them, and run the same command again."
         )

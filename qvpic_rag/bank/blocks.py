@@ -222,12 +222,12 @@ class BlockStore:
         try:
             return "disk", self._load(key)
         except (MissingBlockError, CorruptBlockError):
-            if not self._fetched(key):
+            if not self.fetch(key):
                 self.log.count("misses")
                 raise
         return "remote", self._load(key)
 
-    def _fetched(self, key: BlockKey) -> bool:
+    def fetch(self, key: BlockKey) -> bool:
         """Whether the remote tier had the block, which is stored now. What goes wrong there is a miss here."""
         remote = self._remote
         if remote is None or not self._database.writable:

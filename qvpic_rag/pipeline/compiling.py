@@ -29,16 +29,20 @@ def compile_missing(
             part = left[at : at + step]
             with engine.bank.blocks.claims.made([engine.key(*pair).digest for pair in part]) as mine:
                 ours = [pair for pair in part if engine.key(*pair).digest in mine]
-                # Whoever had the claim before may have stored it just now.
-                todo = [pair for pair in ours if not engine.bank.has_block(engine.key(*pair))]
+                # Whoever had the claim before may have stored it just now, and another machine may have uploaded it.
+                keys = {pair: engine.key(*pair) for pair in ours}
+                todo = [
+                    pair
+                    for pair, key in keys.items()
+                    if not (engine.bank.has_block(key) or engine.bank.blocks.fetch(key))
+                ]
                 for block, seconds in _timed(engine, todo):
                     keep(block, seconds)
                     yield block
             others += [pair for pair in part if engine.key(*pair).digest not in mine]
-        keys = [engine.key(*pair) for pair in others]
-        while keys and engine.bank.blocks.claims.held([key.digest for key in keys]):
+        while engine.bank.blocks.claims.held([engine.key(*pair).digest for pair in others]):
             time.sleep(_POLL_S)
-        left = [pair for pair, key in zip(others, keys, strict=True) if not engine.bank.has_block(key)]
+        left = [pair for pair in others if not engine.bank.has_block(engine.key(*pair))]
 
 
 def _timed(engine: Engine, todo: Sequence[tuple[Page, int]]) -> Iterator[tuple[KVBlock, float]]:

@@ -139,7 +139,7 @@ def _missing(engine: Engine, pages: Iterable[Page]) -> list[tuple[Page, int]]:
 
 
 def _lost(engine: Engine, pages: Iterable[Page]) -> bool:
-    """Whether blocks of stored pages are gone that should be there; where there is a limit, evicted ones need not be."""
+    """Whether blocks of stored pages are gone that should be there; in a bank with a limit, evicted ones need not."""
     limited = any(limit is not None for limit in engine.bank.limits())
     keys = [engine.key(page, dpi) for page in pages for dpi in engine.dpis]
     return any(not engine.bank.has_block(key) and not (limited and engine.bank.blocks.was_evicted(key)) for key in keys)
