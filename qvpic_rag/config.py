@@ -253,7 +253,7 @@ class RequestConfig:
         if self.max_context_tokens is not None:
             _number("RequestConfig", "max_context_tokens", self.max_context_tokens, 1, 100_000_000, whole=True)
         _choice("RequestConfig", "overflow", self.overflow, ("drop", "error"))
-        _choice("RequestConfig", "on_miss", self.on_miss, ("compile", "error"))
+        _choice("RequestConfig", "on_miss", self.on_miss, ("compile", "low", "error"))
         _number("RequestConfig", "max_waiting", self.max_waiting, 0, 1_000_000, whole=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import threading
 import urllib.request
@@ -116,7 +117,7 @@ class Local:
     def __init__(self, folder: Path, text: str = "one", **options: Any) -> None:
         folder.mkdir(exist_ok=True)
         block = samples.block(samples.recipe(), samples.page(text), **options)
-        written: Written = write_temporary(folder, block)
+        written: Written = write_temporary(folder / f"{secrets.token_hex(8)}.tmp", block)
         self.digest = block.key.digest
         self.path, self.nbytes, self.checksum = written.path, written.nbytes, written.checksum
         self.block = f"{self.digest[:2]}/{self.digest}.safetensors"

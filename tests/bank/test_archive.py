@@ -230,7 +230,7 @@ def test_missing_and_damaged_blocks(origin: Bank, tmp_path: Path) -> None:
     kept = [path.read_bytes() for path in files]
     for path in files[:2]:
         path.unlink()
-    with pytest.raises(BankError, match=r"2 of the 6 blocks to export are missing .*qvpic ingest"):
+    with pytest.raises(BankError, match=r"2 of the 6 blocks to export are not in the bank .*qvpic ingest"):
         export_bank(origin, tmp_path / "x.tar")
     for path, data in zip(files, kept, strict=True):
         path.write_bytes(data)

@@ -30,7 +30,7 @@ def test_any_packed_block_comes_back(tmp_path_factory, storage, dtype, shape, ax
     folder.mkdir(exist_ok=True)
     recipe = samples.recipe(dtype=dtype, storage=(storage, storage))
     block = samples.block(recipe, "1" * 64, shape=shape, axes=axes)
-    written = write_temporary(folder, block)
+    written = write_temporary(folder / f"{block.key.digest}.tmp", block)
     found = load_block(written.path, block.key, written.nbytes, written.checksum)
     assert samples.same(found, block)
     assert (found.tokens, found.nbytes) == (shape[2], block.nbytes)
@@ -42,7 +42,7 @@ def test_any_packed_block_comes_back(tmp_path_factory, storage, dtype, shape, ax
 @storages
 def test_every_flipped_byte_of_a_packed_block_is_noticed(tmp_path: Path, storage: str) -> None:
     block = golden_block(storage)
-    written = write_temporary(tmp_path, block)
+    written = write_temporary(tmp_path / "block.tmp", block)
     good = written.path.read_bytes()
     with written.path.open("r+b", buffering=0) as file:
         for at, byte in enumerate(good):
@@ -84,10 +84,10 @@ def test_a_packed_header_that_is_not_exactly_right_isrefused(storage, change) ->
 def test_a_block_in_another_form_than_its_key_says_isrefused(tmp_path: Path, says: str, holds: str) -> None:
     block = golden_block(holds)
     with pytest.raises(BankMismatchError, match=f"keys are {holds}, but its key says {says}") as caught:
-        write_temporary(tmp_path, replace(block, key=replace(block.key, storage=says)))
+        write_temporary(tmp_path / "block.tmp", replace(block, key=replace(block.key, storage=says)))
     assert caught.value.field == "storage"
     with pytest.raises(BankMismatchError, match="cannot be stored as 'int2'"):
-        write_temporary(tmp_path, replace(block, key=replace(block.key, storage="int2")))
+        write_temporary(tmp_path / "block.tmp", replace(block, key=replace(block.key, storage="int2")))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -103,6 +103,8 @@ def test_packed_tensors_that_do_not_fit_together_arerefused(tmp_path: Path, stor
             {"scales": held.scales.float()},
         ):
             with pytest.raises(CompileError, match=f"its {name}.* instead of"):
-                write_temporary(tmp_path, replace(block, **{name: replace(held, **change)}))
+                write_temporary(tmp_path / "block.tmp", replace(block, **{name: replace(held, **change)}))
     with pytest.raises(CompileError, match="does not fit together"):
-        write_temporary(tmp_path, replace(block, values=replace(block.values, shape=torch.Size((1, 2, 66, 5)))))
+        write_temporary(
+            tmp_path / "block.tmp", replace(block, values=replace(block.values, shape=torch.Size((1, 2, 66, 5))))
+        )

@@ -85,15 +85,10 @@ def test_ingesting_again_does_not_bring_evicted_blocks_back(open_rag: Callable[.
     rag = open_rag(ram_bytes=0)
     documents = [Document("The badge code of Ada Lind is TB-777.", "ada.txt"), Document("Nothing else.", "more.txt")]
     rag.ingest(documents, progress=False)
-    rag.bank.set_max_bytes(int(0.3 * sum(rag.bank.stats().block_bytes.values())))
+    rag.bank.set_max_bytes(1)
     report = rag.ingest(documents, progress=False)
     assert report.unchanged == ("ada.txt", "more.txt")
     assert report.compiled == 0
-    for file in (rag.bank.path / "blocks").rglob("*.safetensors"):
-        file.unlink()  # lost, not evicted
-    evicted = rag.bank.stats().evicted
-    rag.ingest(documents, progress=False)
-    assert rag.bank.stats().evicted >= evicted
     rag.bank.set_max_bytes(None)
     assert rag.ingest(documents, progress=False).repaired == ("ada.txt", "more.txt")
     pages = [page for document in documents for page in rag.bank.document_pages(document.source)]
@@ -112,7 +107,7 @@ def test_an_ingest_larger_than_the_limit_keeps_to_it(open_rag: Callable[..., QVP
     assert sum(rag.bank.stats().block_bytes.values()) <= 5 * one
     answer = rag.ask("Which locker belongs to Ada Lind?", max_new_tokens=8)
     assert len(answer.route.pages) == 8
-    rag.bank.set_max_bytes(one // 2)
+    rag.bank.set_max_bytes(1000)
     with pytest.raises(BankFullError, match="this page's block alone"):
         rag.ingest(Document("One more page.", "b.txt"), progress=False)
     assert rag.bank.document_digest("b.txt") is None
