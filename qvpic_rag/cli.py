@@ -19,7 +19,7 @@ import typer
 
 from qvpic_rag import __version__
 from qvpic_rag.bank_cli import AsJson, BankOption, Debug, Namespace, bank_app, opened_bank
-from qvpic_rag.config import GenerateConfig
+from qvpic_rag.config import GenerateConfig, byte_count
 from qvpic_rag.console import (
     counted,
     err,
@@ -51,7 +51,11 @@ app = typer.Typer(
 app.add_typer(bank_app, name="bank")
 app.add_typer(reader_app, name="reader")
 
+Remote = Annotated[
+    str | None, typer.Option("--remote", help="URL of a remote tier of blocks, such as s3://bucket/folder.")
+]
 Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cuda:0.")]
+_UPLOAD_S = 30.0
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or that of the copy in later typers
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model. Read it first.")
@@ -112,6 +116,11 @@ def ingest(
     storage: Annotated[
         str | None, typer.Option(help="How blocks are stored: native, int8, int4, or low,high such as int4,int8.")
     ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(help="Limit of the bank's block files from now on, such as 20GB."),
+    ] = None,
+    remote: Remote = None,
     batch_size: Annotated[int, typer.Option(help="Pages per forward pass.")] = 4,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse documents with undrawable characters.")] = False,
     dtype: Annotated[str | None, typer.Option(help="bfloat16, float16 or float32.")] = None,
@@ -142,6 +151,8 @@ def ingest(
             "system_prompt": system_prompt,
             "dpis": dpis,
             "storage": storage,
+            "remote": remote,
+            "ram_bytes": 0,  # nothing is read twice
             "batch_size": batch_size,
             "strict": strict,
             "dtype": dtype,
@@ -149,11 +160,20 @@ def ingest(
             "namespace": namespace,
             "trust_remote_code": trust_remote_code,
         }
+        limit = None if max_bytes is None else byte_count(max_bytes)
         with _loaded(lambda: _opened(bank, model, options)) as rag:
+            if max_bytes is not None:
+                rag.bank.set_max_bytes(limit)
             report = rag.ingest(paths, stdin=stdin)
+            waiting = _uploaded(rag)
             pages = rag.bank.page_count()
             gone = _gone(paths, [document.source for document in rag.bank.documents()])
         print_ingest(report, bank, pages, as_json)
+        if waiting:
+            err.print(
+                f"{counted(waiting, 'block')} did not reach the remote tier; they are uploaded when the bank is next "
+                f"used with --remote and it answers."
+            )
         if gone:
             err.print(
                 f"{counted(len(gone), 'document')} of the bank not found from here any more, such as {gone[0]}; "
@@ -183,6 +203,14 @@ def _gone(paths: Sequence[str], sources: Sequence[str]) -> list[str]:
     ]
 
 
+def _uploaded(rag: QVPIC) -> int:
+    """Wait for uploads as long as they get on; how many blocks are left."""
+    left = rag.bank.flush(_UPLOAD_S)
+    while left and (fewer := rag.bank.flush(_UPLOAD_S)) < left:
+        left = fewer
+    return left
+
+
 def _opened(bank: Path, model: str | None, options: dict[str, Any]) -> QVPIC:
     from qvpic_rag.pipeline import QVPIC
 
@@ -200,6 +228,7 @@ def ask(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     stop: Annotated[list[str] | None, typer.Option(help="A string that ends the answer; may be repeated.")] = None,
     model: Annotated[str | None, typer.Option(help="Where the bank's model is now, if it has moved.")] = None,
+    remote: Remote = None,
     device: Device = None,
     namespace: Namespace = "default",
     trust_remote_code: TrustRemoteCode = False,
@@ -229,6 +258,7 @@ def ask(
             "device": device,
             "namespace": namespace,
             "trust_remote_code": trust_remote_code,
+            "remote": remote,
             "ram_bytes": 0,  # one question: each block is read once
         }
         _check_pages(bank, namespace)

@@ -73,6 +73,7 @@ class QVPIC:
         batch_size: int = 4,
         strict: bool = False,
         ram_bytes: int = 2**30,
+        remote: str | None = None,
     ) -> QVPIC:
         """Load a model and open its bank, which is created where there is none.
 
@@ -112,6 +113,10 @@ class QVPIC:
         ram_bytes : int
             Bytes of blocks kept in memory (pinned where CUDA is present), the ones used last; 0: none, every request
             reads its blocks from the bank's files.
+        remote : str, optional
+            URL of a remote tier that fsspec knows, such as ``s3://bucket/folder`` (extra ``s3``): blocks are uploaded
+            in the background, and those that are not in the bank's files are looked for there before they are compiled.
+            Credentials come from where its driver looks for them, such as ``AWS_...`` variables; it may be down.
 
         Raises
         ------
@@ -150,9 +155,9 @@ class QVPIC:
         recipe = make_recipe(loaded, template, renderer, vectors, resolutions, forms)
         # A bank that may only be read is opened, not created.
         if known is None:
-            store = Bank.create(bank, recipe, namespace, ram_bytes=ram_bytes)
+            store = Bank.create(bank, recipe, namespace, ram_bytes=ram_bytes, remote=remote)
         else:
-            store = Bank.open(bank, namespace, ram_bytes=ram_bytes)
+            store = Bank.open(bank, namespace, ram_bytes=ram_bytes, remote=remote)
         try:
             store.check(recipe)
             engine = Engine(loaded, template, renderer, vectors, store, batch_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -111,3 +112,22 @@ def test_an_ingest_larger_than_the_limit_keeps_to_it(open_rag: Callable[..., QVP
     with pytest.raises(BankFullError, match="this page's block alone"):
         rag.ingest(Document("One more page.", "b.txt"), progress=False)
     assert rag.bank.document_digest("b.txt") is None
+
+
+def test_two_machines_share_what_either_compiled(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}-shared"
+    with QVPIC.from_pretrained("demo", tmp_path / "here", remote=url) as here:
+        assert here.ingest(Document("The badge code of Ada Lind is TB-777.", "a.txt"), progress=False).compiled == 2
+        assert here.bank.flush(20) == 0
+        expected = here.ask("What is the badge code of Ada Lind?", max_new_tokens=12)
+    with QVPIC.from_pretrained("demo", tmp_path / "there", remote=url) as there:
+        assert there.ingest(Document("The badge code of Ada Lind is TB-777.", "b.txt"), progress=False).compiled == 0
+        found = there.ask("What is the badge code of Ada Lind?", max_new_tokens=12)
+        assert found.text == expected.text == "TB-777"
+        there.bank.set_max_bytes(1)
+        there.bank.set_max_bytes(None)
+    with QVPIC.open(tmp_path / "there", remote=url) as there:
+        found = there.ask("What is the badge code of Ada Lind?", max_new_tokens=12)
+        assert found.text == expected.text
+        assert found.route.compiled == ()
+        assert found.timing.tiers == {"remote": 1}
