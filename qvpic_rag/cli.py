@@ -19,6 +19,7 @@ import typer
 
 from qvpic_rag import __version__
 from qvpic_rag.bank_cli import AsJson, BankOption, Debug, Namespace, bank_app, opened_bank
+from qvpic_rag.bench.commands import bench_app
 from qvpic_rag.config import GenerateConfig, byte_count
 from qvpic_rag.console import (
     counted,
@@ -50,6 +51,7 @@ app = typer.Typer(
 )
 app.add_typer(bank_app, name="bank")
 app.add_typer(reader_app, name="reader")
+app.add_typer(bench_app, name="bench")
 
 Remote = Annotated[
     str | None, typer.Option("--remote", help="URL of a remote tier of blocks, such as s3://bucket/folder.")

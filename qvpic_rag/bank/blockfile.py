@@ -351,7 +351,8 @@ def load_block(path: Path, key: BlockKey, nbytes: int, checksum: str, *, copied:
             raise FileNotFoundError(errno.ENOENT, "it is about to be removed", str(path))
         whole: Any = None
         if copied:
-            whole = torch.empty(nbytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+            pinned = torch.cuda.is_available()
+            whole = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True) if pinned else _memory(nbytes)
         _check(descriptor, nbytes, checksum, None if whole is None else memoryview(whole.numpy()))
         header = _header(descriptor, nbytes)
         differing = header.key.differing(key)
@@ -371,6 +372,14 @@ def load_block(path: Path, key: BlockKey, nbytes: int, checksum: str, *, copied:
     for name, (dtype, shape, begin, end) in header.layout().items():
         tensors[name] = whole[start + begin : start + end].view(getattr(torch, _TORCH[dtype])).view(shape)
     return _block(header, tensors)
+
+
+def _memory(nbytes: int) -> torch.Tensor:
+    import torch  # see _bytes_of
+
+    from qvpic_rag import memory
+
+    return memory.empty((nbytes,), dtype=torch.uint8)
 
 
 def _block(header: BlockHeader, tensors: dict[str, torch.Tensor]) -> KVBlock:

@@ -134,7 +134,7 @@ def test_a_damaged_block_is_found_and_answered_around(run: Run, bank: Path) -> N
     assert result.out.endswith("26 problems found.\n")
     result = run("bank", "verify", "--bank", bank, "--json")
     assert result.code == 1
-    assert {problem["kind"] for problem in json.loads(result.out)} == {"corrupt"}
+    assert {problem["kind"] for problem in json.loads(result.out)} == {"quarantined"}
     found = run("ask", QUESTION, "--bank", bank, "--json", "--top-k", 3).json
     assert found["answer"] == ANSWER
     assert len(found["compiled"]) == 3

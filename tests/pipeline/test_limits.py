@@ -84,7 +84,7 @@ def test_a_request_that_fills_the_limit_answers(open_rag: Callable[..., QVPIC]) 
 
 def test_ingesting_again_does_not_bring_evicted_blocks_back(open_rag: Callable[..., QVPIC]) -> None:
     rag = open_rag(ram_bytes=0)
-    documents = [Document("The badge code of Ada Lind is TB-777.", "ada.txt"), Document("Nothing else.", "more.txt")]
+    documents = [Document("The badge code of Ada Lind is TB-209.", "ada.txt"), Document("Nothing else.", "more.txt")]
     rag.ingest(documents, progress=False)
     rag.bank.set_max_bytes(1)
     report = rag.ingest(documents, progress=False)
@@ -117,13 +117,13 @@ def test_an_ingest_larger_than_the_limit_keeps_to_it(open_rag: Callable[..., QVP
 def test_two_machines_share_what_either_compiled(tmp_path: Path) -> None:
     url = f"memory://{tmp_path.name}-shared"
     with QVPIC.from_pretrained("demo", tmp_path / "here", remote=url) as here:
-        assert here.ingest(Document("The badge code of Ada Lind is TB-777.", "a.txt"), progress=False).compiled == 2
+        assert here.ingest(Document("The badge code of Ada Lind is TB-209.", "a.txt"), progress=False).compiled == 2
         assert here.bank.flush(20) == 0
         expected = here.ask("What is the badge code of Ada Lind?", max_new_tokens=12)
     with QVPIC.from_pretrained("demo", tmp_path / "there", remote=url) as there:
-        assert there.ingest(Document("The badge code of Ada Lind is TB-777.", "b.txt"), progress=False).compiled == 0
+        assert there.ingest(Document("The badge code of Ada Lind is TB-209.", "b.txt"), progress=False).compiled == 0
         found = there.ask("What is the badge code of Ada Lind?", max_new_tokens=12)
-        assert found.text == expected.text == "TB-777"
+        assert found.text == expected.text == "TB-209"
         there.bank.set_max_bytes(1)
         there.bank.set_max_bytes(None)
     with QVPIC.open(tmp_path / "there", remote=url) as there:

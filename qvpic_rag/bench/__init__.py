@@ -1,0 +1,1 @@
+"""``qvpic bench``: what parts of this package cost, as ratios taken within one run."""
