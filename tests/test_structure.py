@@ -37,11 +37,12 @@ ALLOWED = {
         "assemble", "bank", "compile", "documents", "embed", "generate",
         "index", "progress", "render", "route", "template",
     },
+    "bench": {"assemble", "bank", "bank_cli", "cache", "console", "progress"},
     "demo": {"pipeline", "baselines"},
     "reader": {
         "assemble", "baselines", "compile", "console", "generate", "render", "template",
     },
-    "cli": {"pipeline", "demo", "trace", "bank_cli", "console", "reader"},
+    "cli": {"bench", "pipeline", "demo", "trace", "bank_cli", "console", "reader"},
     "bank_cli": {"bank", "progress", "console"},
     "console": {"pipeline", "demo", "bank"},
     "": {"pipeline", "bank", "index"},
