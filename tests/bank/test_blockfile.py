@@ -276,7 +276,7 @@ def test_fuzzed_files_raise_nothing_but_corrupt(tmp_path: Path, storage: str) ->
     start = len(BlockHeader.parse(good, len(good)).encode())
     path = tmp_path / "bad"
     with path.open("w+b", buffering=0) as file:
-        for bad in _mutations(good, start, 4000):
+        for bad in _mutations(good, start, 7000):
             file.seek(0)
             file.write(bad)
             file.truncate()
@@ -323,7 +323,7 @@ def test_fuzzed_headers_are_refused_or_spelled_right_even_without_the_checksum(s
         lambda head: head.update(extra=head["values"]),
     ],
 )
-def test_a_header_that_is_not_exactly_right_isrefused(change) -> None:
+def test_a_header_that_is_not_exactly_right_is_refused(change) -> None:
     refused(GOLDEN.read_bytes(), change)
 
 
