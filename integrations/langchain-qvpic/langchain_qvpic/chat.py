@@ -80,6 +80,8 @@ class ChatQVPIC(BaseChatModel):
     namespace: str | None = None
     batch_size: int | None = None
     strict: bool | None = None
+    ram_bytes: int | None = None
+    remote: str | None = None
 
     _lazy: LazyEngine = PrivateAttr(default_factory=LazyEngine)
 

@@ -30,6 +30,8 @@ class BankOptions(TypedDict, total=False):
     namespace: str | None
     batch_size: int | None
     strict: bool | None
+    ram_bytes: int | None
+    remote: str | None
 
 
 class EngineOptions(BankOptions, total=False):

@@ -40,6 +40,9 @@ class EngineOptions(BaseComponent):
     batch_size: int = Field(default=4, description="Pages per compiling forward pass.")
     strict: bool = Field(default=False, description="Refuse texts with characters that no font draws.")
 
+    ram_bytes: int = Field(default=2**30, description="Bytes of blocks kept in memory.")
+    remote: str | None = Field(default=None, description="URL of a remote tier of blocks, such as s3://bucket/folder.")
+
     _lazy: LazyEngine = PrivateAttr(default_factory=LazyEngine)
 
     @field_validator("bank", mode="before")
@@ -64,6 +67,8 @@ class EngineOptions(BaseComponent):
             "namespace": self.namespace,
             "batch_size": self.batch_size,
             "strict": self.strict,
+            "ram_bytes": self.ram_bytes,
+            "remote": self.remote,
         }
 
     @property
