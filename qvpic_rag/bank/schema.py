@@ -4,7 +4,7 @@ from __future__ import annotations
 
 __all__ = ["FORMAT", "MIGRATIONS"]
 
-# Page and document ids are AUTOINCREMENT: an id that was once given out never comes to mean something else.
+# Page and document ids are never used again: an id that was once given out never comes to mean something else.
 _FORMAT_1 = (
     "CREATE TABLE recipe (id INTEGER PRIMARY KEY CHECK (id = 1), json TEXT NOT NULL)",
     """CREATE TABLE namespaces (
@@ -38,6 +38,7 @@ _FORMAT_2 = (
     "DROP INDEX blocks_by_page",
     "CREATE INDEX blocks_by_page ON blocks (namespace_id, page, dpi, state, bytes)",
     "ALTER TABLE namespaces ADD COLUMN quota INTEGER",
+    "ALTER TABLE namespaces ADD COLUMN last_page INTEGER NOT NULL DEFAULT 0",
     "CREATE TABLE settings (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     """CREATE TABLE reservations (
         file TEXT PRIMARY KEY, namespace_id INTEGER NOT NULL REFERENCES namespaces (id), writer TEXT NOT NULL,
