@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,7 +10,7 @@ from pathlib import Path
 from qvpic_rag.bank import failures
 from qvpic_rag.bank.archive import ArchivedDocument, ArchiveReport
 from qvpic_rag.bank.archive_read import ArchivedBlock, ArchiveReader
-from qvpic_rag.bank.blockfile import TEMPORARY, load_block
+from qvpic_rag.bank.blockfile import load_block
 from qvpic_rag.bank.folder import check_namespace
 from qvpic_rag.bank.store import Bank
 from qvpic_rag.errors import CorruptBlockError, MissingBlockError
@@ -149,20 +147,20 @@ class _Import:
         blocks = [block for page in dict.fromkeys(document.pages) for block in self.reader.blocks[page]]
         kept = self.bank.keep_blocks([replace(block.key, namespace=self.bank.namespace) for block in blocks])
         for block, found in zip(blocks, kept, strict=True):
-            if not found:
+            key = replace(block.key, namespace=self.bank.namespace)
+            if not found and not self.bank.blocks.was_evicted(key):
                 self.block(block)
 
     @contextmanager
     def extracted(self, block: ArchivedBlock) -> Iterator[Path]:
-        """The block's file under a temporary name where `gc` finds it should this process be killed."""
-        folder = self.bank.path / "blocks"
-        path = folder / f".import-{os.getpid()}-{secrets.token_hex(8)}{TEMPORARY}"
-        with failures.guard(self.bank.path):
-            folder.mkdir(exist_ok=True)
-            try:
-                with path.open("xb") as file:
-                    for piece in self.reader.pieces(block):
-                        file.write(piece)
-                yield path
-            finally:
-                path.unlink(missing_ok=True)
+        """The block's file under a temporary name, which counts against the bank's limit like any other."""
+        blocks, digest = self.bank.blocks, block.key.digest
+        with (
+            failures.guard(self.bank.path),
+            blocks.room.reserved(self.bank.namespace, digest, block.nbytes) as path,
+        ):
+            blocks.files.prepare(digest)
+            with path.open("xb") as file:
+                for piece in self.reader.pieces(block):
+                    file.write(piece)
+            yield path

@@ -14,9 +14,10 @@ import xxhash
 
 from qvpic_rag.bank import archive
 from qvpic_rag.bank.archive import ArchivedDocument, ArchivedPage, ArchiveReport, Manifest
-from qvpic_rag.bank.blockfile import TEMPORARY, encoded, sync_folder
+from qvpic_rag.bank.blockfile import encoded, sync_folder
 from qvpic_rag.bank.records import StoredDocument
 from qvpic_rag.bank.store import Bank
+from qvpic_rag.bank.writers import TEMPORARY
 from qvpic_rag.errors import (
     ArchiveError,
     BankError,

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = [
-    "TEMPORARY",
     "BlockHeader",
     "Written",
     "check_file",
@@ -46,8 +45,6 @@ __all__ = [
     "sync_folder",
     "write_temporary",
 ]
-
-TEMPORARY = ".tmp"
 
 _FORMAT = "qvpic-block"
 _GROUP = 64  # tokens that share a key channel's scale, in format version 2

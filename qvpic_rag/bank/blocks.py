@@ -24,7 +24,7 @@ from qvpic_rag.bank.index_db import Database
 from qvpic_rag.bank.room import Room
 from qvpic_rag.bank.tiers import Tiers
 from qvpic_rag.bank.usage import UseLog
-from qvpic_rag.bank.writers import Writers
+from qvpic_rag.bank.writers import Writers, remove_abandoned
 from qvpic_rag.errors import BankFullError, BankMismatchError, CorruptBlockError, MissingBlockError, RemoteError
 from qvpic_rag.metrics import METRICS
 from qvpic_rag.records import BlockKey, KVBlock, Recipe
@@ -72,13 +72,18 @@ class BlockStore:
     def begin(self) -> None:
         """In a bank that can be written: clean up after writers that died, and upload what they left."""
         if self.writers.dead():
-            self.room.recover()
+            self.recover()
         if self._remote is not None:
             from qvpic_rag.bank.uploads import Uploads  # here: it imports fsspec
 
             self._uploads = Uploads(self._remote, self._waiting, self._uploaded, self._count_waiting)
             if self._count_waiting():
                 self._uploads.wake()
+
+    def recover(self) -> None:
+        """Clean up what dead writers left: blocks, claims and half-written indexes."""
+        self.room.recover()
+        remove_abandoned(self.path / "index")
 
     # ------------------------------------------------------------------ keys
 

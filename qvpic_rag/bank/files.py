@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from qvpic_rag.bank.blockfile import TEMPORARY, Written, sync_folder
+from qvpic_rag.bank.blockfile import Written, sync_folder
+from qvpic_rag.bank.writers import TEMPORARY
 
 __all__ = ["BlockFiles", "FoundFile"]
 

@@ -25,7 +25,7 @@ from fsspec.asyn import AsyncFileSystem, sync
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from qvpic_rag.bank.blockfile import TEMPORARY
+from qvpic_rag.bank.writers import TEMPORARY
 from qvpic_rag.errors import ConfigError, MissingDependencyError
 
 __all__ = ["TIMEOUTS", "Storage"]

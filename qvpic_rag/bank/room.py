@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qvpic_rag.bank import blockrows, catalogue, failures
-from qvpic_rag.bank.blockfile import TEMPORARY
 from qvpic_rag.bank.blockrows import BlockRow
 from qvpic_rag.bank.files import BlockFiles
 from qvpic_rag.bank.index_db import Database
 from qvpic_rag.bank.usage import UseLog
-from qvpic_rag.bank.writers import Writers, try_lock
+from qvpic_rag.bank.writers import TEMPORARY, Writers, try_lock
 from qvpic_rag.errors import BankFullError, ConfigError
 
 __all__ = ["Room"]

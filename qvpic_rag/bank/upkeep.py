@@ -287,7 +287,7 @@ class _Collector:
 def collect(database: Database, blocks: BlockStore, grace_s: float, dry_run: bool) -> GcResult:
     """Remove what nothing refers to; see :class:`~qvpic_rag.bank.records.GcResult` and ``Bank.gc``."""
     if not dry_run:
-        blocks.room.recover()
+        blocks.recover()
     run = _Collector(database, blocks, grace_s, dry_run)
     pages = run.pages()
     removed = run.blocks()

@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["Writers", "try_lock"]
+__all__ = ["TEMPORARY", "Writers", "remove_abandoned", "try_lock"]
+
+TEMPORARY = ".tmp"
 
 _NAME = re.compile(r"([0-9a-f]{16})\.lock")
 
@@ -27,6 +29,20 @@ def try_lock(descriptor: int, operation: int = fcntl.LOCK_EX) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove temporary files in a folder that nobody holds locked any more."""
+    for path in folder.glob(f".*{TEMPORARY}"):
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        try:
+            if try_lock(descriptor):
+                path.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
 
 
 class Writers:

@@ -296,7 +296,7 @@ def test_a_bank_that_cannot_be_written(
     origin: Bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     def fail(path: Path, *arguments: object, **options: object) -> Any:
-        if path.name.startswith(".import"):
+        if path.name.endswith(".tmp"):
             raise OSError(number, os.strerror(number), str(path))
         return opened(path, *arguments, **options)  # type: ignore[arg-type]
 
@@ -388,8 +388,26 @@ def test_a_newer_archive_says_what_to_do(origin: Bank, tmp_path: Path) -> None:
 
 def test_a_damaged_database_is_not_exported(origin: Bank, tmp_path: Path) -> None:
     with closing(sqlite3.connect(origin.path / "bank.sqlite")) as connection:
-        connection.execute("UPDATE pages SET embedding = x'00' WHERE id = 1")
+        connection.execute("UPDATE pages SET embedding = x'00' WHERE id = (SELECT min(id) FROM pages)")
         connection.commit()
-    with pytest.raises(BankError, match=r"embedding of page 1 .* is damaged"):
+    with pytest.raises(BankError, match=r"embedding of page \d+ .* is damaged"):
         export_bank(origin, tmp_path / "x.tar")
     assert [path.name for path in tmp_path.iterdir()] == ["origin"]
+
+
+def test_an_import_keeps_to_the_limit(tmp_path: Path) -> None:
+    with Bank.create(tmp_path / "origin", samples.recipe()) as bank:
+        samples.put(bank, "a.txt", ["one", "two", "three"])
+        export_bank(bank, tmp_path / "all.tar")
+        one = max(path.stat().st_size for path in (bank.path / "blocks").rglob("*.safetensors"))
+    with Bank.create(tmp_path / "small", samples.recipe()) as small:
+        small.set_max_bytes(3 * one)
+        report = import_archive(tmp_path / "all.tar", tmp_path / "small")
+        assert report.added == ("a.txt",)
+        assert sum(path.stat().st_size for path in (small.path / "blocks").rglob("*") if path.is_file()) <= 3 * one
+        assert small.page_count() == 3
+        assert small.stats().evicted >= 3
+        small.set_max_bytes(one)
+        with pytest.raises(BankError, match="raise the limit"):  # the block and its temporary file do not fit
+            import_archive(tmp_path / "all.tar", tmp_path / "small", "other")
+        assert small.verify(grace_s=0) == []
