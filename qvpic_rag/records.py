@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class Page:
     source: str
     number: int
 
-    @property
+    @cached_property  # asked for many times in each request
     def digest(self) -> str:
         """SHA-256 (hex) of the drawn lines: pages that look alike share it, whatever document they are in."""
         return stable_digest(list(self.lines))
@@ -111,7 +112,7 @@ class BlockKey:
     namespace: str
     storage: str = "native"
 
-    @property
+    @cached_property  # asked for many times in each request
     def digest(self) -> str:
         """SHA-256 (hex) over the tagged fields; names the block's file."""
         return stable_digest({"qvpic-block": 1, **self.tagged()})
@@ -121,7 +122,7 @@ class BlockKey:
 
         Blocks had no other form once, and files of that time keep their names.
         """
-        values = asdict(self)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if (name, value) != ("storage", "native")}
 
     def differing(self, other: BlockKey) -> list[str]:

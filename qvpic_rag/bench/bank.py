@@ -52,6 +52,7 @@ class BankFigures:
     read: float
     map: float
     copy: float
+    ram: float
     checksum: float
     write: float
     put: float
@@ -161,6 +162,7 @@ class _Bench:
             LAYERS, KV_HEADS, PAGES * TOKENS, HEAD_DIM, dtype=torch.bfloat16, device=self.geometry.device
         )
         self.bank = Bank.create(folder / "bank", self.recipe)
+        self.cached = Bank.open(self.bank.path, ram_bytes=2**40)
         self.turn = 0
         for block in self.blocks:
             self.bank.put_block(block)
@@ -201,14 +203,18 @@ class _Bench:
             hasher.hexdigest()
 
     def map(self) -> None:
-        with Bank.open(self.bank.path) as bank:
-            for block in self.blocks:
-                bank.get_block(block.key)
+        for block in self.blocks:
+            self.bank.get_block(block.key)
 
     def copy(self) -> None:
-        with Bank.open(self.bank.path, ram_bytes=2**40) as bank:
-            for block in self.blocks:
-                bank.get_block(block.key)
+        """Into a RAM tier that has forgotten them."""
+        self.cached.blocks.forget([block.key.digest for block in self.blocks])
+        for block in self.blocks:
+            self.cached.get_block(block.key)
+
+    def ram(self) -> None:
+        for block in self.blocks:
+            self.cached.get_block(block.key)
 
     def write(self) -> None:
         self.turn += 1
@@ -251,6 +257,7 @@ def measure(
             bench.checksum,
             bench.map,
             bench.copy,
+            bench.ram,
         )
         times = best_times({action.__name__: action for action in actions}, rounds, progress)
         for turn in range(max(1, rounds // 4)):
@@ -258,6 +265,7 @@ def measure(
             progress(turn, max(1, rounds // 4), "writing")
             times = {**times, **{name: min(times.get(name, float("inf")), value) for name, value in again.items()}}
             bench.tidy()
+        bench.cached.close()
         bench.bank.close()
         return BankFigures(
             storage=storage,

@@ -50,7 +50,7 @@ def bench_bank(
             print_json(figures.to_dict())
             return
         say(f"{PAGES} pages, {PAGES * TOKENS} tokens, {figures.nbytes / 1e6:.0f} MB as {form}, {threads} thread(s)")
-        for name in ("memcpy", "link", "assemble", "read", "checksum", "map", "copy", "write", "put"):
+        for name in ("memcpy", "link", "assemble", "read", "checksum", "map", "copy", "ram", "write", "put"):
             say(f"  {name:9} {1000 * getattr(figures, name):8.1f} ms")
         for name, ratio in figures.ratios.items():
             say(f"{ratio:6.2f}  {name}")
