@@ -1,7 +1,7 @@
 """Linking: blocks in request order to a transformers cache with rotated keys, and the positions that go with it.
 
-``K = R(K_unrotated, P_i(q))`` for keys; values are only placed. Every layer of a block is written in one operation into
-one buffer that also has room for question and answer.
+``K = R(K_unrotated, P_i(q))`` for keys; values are only placed. Both are written into one buffer that also has room for
+question and answer. Packed blocks go to the device as they are, and are unpacked in the pass that writes the buffer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from qvpic_rag.cache import BufferCache
 from qvpic_rag.models import VisionLanguageModel
+from qvpic_rag.packing import Packed, in_float32
 from qvpic_rag.records import KVBlock
 from qvpic_rag.rope import request_positions, rotate
 
@@ -35,7 +36,7 @@ class LinkedContext:
     next_position : int
         Where the question starts. Under M-RoPE this is less than the number of tokens.
     nbytes : int
-        Bytes of the blocks' keys and values.
+        Bytes of the context's keys and values in the cache, however they are stored.
     """
 
     cache: BufferCache
@@ -77,8 +78,16 @@ def assemble(
         part = slice(start, start + block.tokens)
         keys = block.keys.to(model.device, non_blocking=True)
         rotate(keys, cos[part], sin[part], interleaved=model.rotary.interleaved, out=cache.key_buffer[:, :, part])
-        cache.value_buffer[:, :, part].copy_(block.values, non_blocking=True)
+        _place(block.values, cache.value_buffer[:, :, part])
         start += block.tokens
     cache.declare(tokens)
     token_ids = torch.cat([block.token_ids for block in blocks])
-    return LinkedContext(cache, token_ids, positions, next_position, sum(block.nbytes for block in blocks))
+    return LinkedContext(cache, token_ids, positions, next_position, 2 * cache.key_buffer[:, :, :tokens].nbytes)
+
+
+def _place(values: Tensor | Packed, out: Tensor) -> None:
+    if isinstance(values, Packed):
+        for layers, part in in_float32(values.to(out.device, non_blocking=True)):
+            out[layers] = part
+    else:
+        out.copy_(values, non_blocking=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
+from qvpic_rag import memory
 from qvpic_rag.errors import GenerationError
 
 __all__ = ["CACHE_ARGUMENT", "BufferCache"]
@@ -66,8 +67,8 @@ class BufferCache(Cache):  # type: ignore[misc]
         self, layers: int, kv_heads: int, capacity: int, head_dim: int, *, dtype: torch.dtype, device: torch.device
     ) -> None:
         shape = (layers, kv_heads, capacity, head_dim)
-        self.key_buffer = torch.empty(shape, dtype=dtype, device=device)
-        self.value_buffer = torch.empty(shape, dtype=dtype, device=device)
+        self.key_buffer = memory.empty(shape, dtype=dtype, device=device)
+        self.value_buffer = memory.empty(shape, dtype=dtype, device=device)
         super().__init__(layers=[self._layer(i, 0) for i in range(layers)])
 
     def _layer(self, index: int, length: int) -> _BufferLayer:

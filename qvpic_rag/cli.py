@@ -6,7 +6,6 @@ the traceback.
 
 from __future__ import annotations
 
-import difflib
 import glob
 import os
 import shlex
@@ -19,7 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qvpic_rag import __version__
-from qvpic_rag.config import GenerateConfig
+from qvpic_rag.bank_cli import AsJson, BankOption, Debug, Namespace, bank_app, opened_bank
+from qvpic_rag.bench.commands import bench_app
+from qvpic_rag.config import GenerateConfig, byte_count
 from qvpic_rag.console import (
     counted,
     err,
@@ -28,7 +29,6 @@ from qvpic_rag.console import (
     print_ingest,
     print_json,
     print_route,
-    print_stats,
     print_usage_error,
     reported,
     say,
@@ -37,7 +37,6 @@ from qvpic_rag.errors import BankNotFoundError, InputError, QVPICError
 from qvpic_rag.reader.commands import reader_app
 
 if TYPE_CHECKING:
-    from qvpic_rag.bank import Bank
     from qvpic_rag.pipeline import QVPIC
     from qvpic_rag.records import Answer
 
@@ -50,15 +49,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-bank_app = typer.Typer(help="Look after a bank.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(bank_app, name="bank")
 app.add_typer(reader_app, name="reader")
+app.add_typer(bench_app, name="bench")
 
-BankOption = Annotated[Path, typer.Option("--bank", help="Folder of the bank.", show_default=False)]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Namespace = Annotated[str, typer.Option("--namespace", help="Namespace of the documents.")]
+Remote = Annotated[
+    str | None, typer.Option("--remote", help="URL of a remote tier of blocks, such as s3://bucket/folder.")
+]
 Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cuda:0.")]
+_UPLOAD_S = 30.0
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or that of the copy in later typers
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model. Read it first.")
@@ -116,6 +115,14 @@ def ingest(
     system_prompt: Annotated[str | None, typer.Option(help="System prompt that pages are compiled under.")] = None,
     low_dpi: Annotated[int | None, typer.Option(help="Low resolution; needs --high-dpi.")] = None,
     high_dpi: Annotated[int | None, typer.Option(help="High resolution; needs --low-dpi.")] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="How blocks are stored: native, int8, int4, or low,high such as int4,int8.")
+    ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(help="Limit of the bank's block files from now on, such as 20GB."),
+    ] = None,
+    remote: Remote = None,
     batch_size: Annotated[int, typer.Option(help="Pages per forward pass.")] = 4,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse documents with undrawable characters.")] = False,
     dtype: Annotated[str | None, typer.Option(help="bfloat16, float16 or float32.")] = None,
@@ -145,6 +152,9 @@ def ingest(
             "profile": profile,
             "system_prompt": system_prompt,
             "dpis": dpis,
+            "storage": storage,
+            "remote": remote,
+            "ram_bytes": 0,  # nothing is read twice
             "batch_size": batch_size,
             "strict": strict,
             "dtype": dtype,
@@ -152,11 +162,20 @@ def ingest(
             "namespace": namespace,
             "trust_remote_code": trust_remote_code,
         }
+        limit = None if max_bytes is None else byte_count(max_bytes)
         with _loaded(lambda: _opened(bank, model, options)) as rag:
+            if max_bytes is not None:
+                rag.bank.set_max_bytes(limit)
             report = rag.ingest(paths, stdin=stdin)
+            waiting = _uploaded(rag)
             pages = rag.bank.page_count()
             gone = _gone(paths, [document.source for document in rag.bank.documents()])
         print_ingest(report, bank, pages, as_json)
+        if waiting:
+            err.print(
+                f"{counted(waiting, 'block')} did not reach the remote tier; they are uploaded when the bank is next "
+                f"used with --remote and it answers."
+            )
         if gone:
             err.print(
                 f"{counted(len(gone), 'document')} of the bank not found from here any more, such as {gone[0]}; "
@@ -186,6 +205,14 @@ def _gone(paths: Sequence[str], sources: Sequence[str]) -> list[str]:
     ]
 
 
+def _uploaded(rag: QVPIC) -> int:
+    """Wait for uploads as long as they get on; how many blocks are left."""
+    left = rag.bank.flush(_UPLOAD_S)
+    while left and (fewer := rag.bank.flush(_UPLOAD_S)) < left:
+        left = fewer
+    return left
+
+
 def _opened(bank: Path, model: str | None, options: dict[str, Any]) -> QVPIC:
     from qvpic_rag.pipeline import QVPIC
 
@@ -203,6 +230,7 @@ def ask(
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     stop: Annotated[list[str] | None, typer.Option(help="A string that ends the answer; may be repeated.")] = None,
     model: Annotated[str | None, typer.Option(help="Where the bank's model is now, if it has moved.")] = None,
+    remote: Remote = None,
     device: Device = None,
     namespace: Namespace = "default",
     trust_remote_code: TrustRemoteCode = False,
@@ -232,6 +260,8 @@ def ask(
             "device": device,
             "namespace": namespace,
             "trust_remote_code": trust_remote_code,
+            "remote": remote,
+            "ram_bytes": 0,  # one question: each block is read once
         }
         _check_pages(bank, namespace)
         with _loaded(lambda: _asked(bank, options)) as rag:
@@ -255,7 +285,7 @@ def _asked(bank: Path, options: dict[str, Any]) -> QVPIC:
 
 def _check_pages(bank: Path, namespace: str) -> None:
     """A missing or empty bank is refused before the model is loaded."""
-    with _opened_bank(bank, namespace) as store:
+    with opened_bank(bank, namespace) as store:
         if store.page_count() == 0:
             where = "" if namespace == "default" else f" in namespace {namespace!r}"
             more = "" if namespace == "default" else f" --namespace {shlex.quote(namespace)}"
@@ -305,111 +335,3 @@ def demo(
             print_demo(report, results, bank)
         if not all(result.correct for result in results):
             raise QVPICError("The demo gave a wrong answer; please report it with the output of: qvpic demo --json")
-
-
-@bank_app.command()
-def stats(bank: BankOption, namespace: Namespace = "default", as_json: AsJson = False, debug: Debug = False) -> None:
-    """What a bank holds and what it was made with."""
-    with reported(debug), _opened_bank(bank, namespace) as store:
-        found = store.stats()
-        if as_json:
-            print_json(found.to_dict())
-        else:
-            print_stats(found)
-
-
-@bank_app.command("list")
-def list_documents(
-    bank: BankOption, namespace: Namespace = "default", as_json: AsJson = False, debug: Debug = False
-) -> None:
-    """The documents of a bank, by the names that `remove` takes."""
-    with reported(debug), _opened_bank(bank, namespace) as store:
-        documents = store.documents()
-        if as_json:
-            print_json([{"source": document.source, "pages": document.pages} for document in documents])
-        else:
-            for document in documents:
-                say(f"{document.source}  ({counted(document.pages, 'page')})")
-
-
-@bank_app.command()
-def verify(bank: BankOption, namespace: Namespace = "default", as_json: AsJson = False, debug: Debug = False) -> None:
-    """Check the bytes and keys of all blocks.
-
-    Exits with 1 where something is wrong.
-    """
-    with reported(debug), _opened_bank(bank, namespace) as store:
-        from qvpic_rag.progress import bar
-
-        checked = 0
-
-        def count(done: int, total: int) -> None:
-            nonlocal checked
-            checked = done
-            update(done, total, "")
-
-        with bar("Checking", "blocks", enabled=not as_json) as update:
-            problems = store.verify(progress=count)
-        if as_json:
-            print_json([problem.to_dict() for problem in problems])
-        else:
-            for problem in problems:
-                say(str(problem))
-            say(f"{checked} blocks and pages checked, {counted(len(problems), 'problem')} found.")
-        if problems:
-            raise typer.Exit(1)
-
-
-@bank_app.command()
-def gc(
-    bank: BankOption,
-    namespace: Namespace = "default",
-    grace: Annotated[float, typer.Option(help="Keep what is younger than this many seconds.", min=0)] = 3600,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> None:
-    """Remove blocks that no document uses any more.
-
-    Young ones are kept, because another process may be about to use what it has just compiled.
-    """
-    with reported(debug), _opened_bank(bank, namespace) as store:
-        result = store.gc(dry_run=dry_run, grace_s=grace)
-        if as_json:
-            print_json(result.to_dict())
-        else:
-            say(("Would remove " if dry_run else "Removed ") + str(result))
-            if grace:
-                err.print(f"What is younger than {grace:.0f} s was kept; --grace 0 removes it too.")
-
-
-@bank_app.command()
-def remove(
-    sources: Annotated[list[str], typer.Argument(help="Documents as they were ingested.", metavar="SOURCE")],
-    bank: BankOption,
-    namespace: Namespace = "default",
-    debug: Debug = False,
-) -> None:
-    """Remove documents.
-
-    The space of their blocks is freed by `qvpic bank gc`.
-    """
-    with reported(debug), _opened_bank(bank, namespace) as store:
-        known = {document.source for document in store.documents()}
-        # Paths are stored without ./ and the like; other names are taken as they are.
-        names = dict.fromkeys(name if name in known else Path(name).as_posix() for name in sources)
-        for name in names:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"see: qvpic bank list --bank {shlex.quote(str(bank))}"
-                raise InputError(f"The bank holds no document {name!r}, and nothing was removed; {hint}")
-        for name in names:
-            store.remove_document(name)
-        where = shlex.quote(str(bank))
-        say(f"{counted(len(names), 'document')} removed; free their space with: qvpic bank gc --bank {where}")
-
-
-def _opened_bank(bank: Path, namespace: str) -> Bank:
-    from qvpic_rag.bank import Bank
-
-    return Bank.open(bank, namespace=namespace)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -21,8 +22,17 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["GenerateConfig", "RenderProfile", "RequestConfig", "RouteConfig", "check_dpis"]
+__all__ = [
+    "GenerateConfig",
+    "RenderProfile",
+    "RequestConfig",
+    "RouteConfig",
+    "byte_count",
+    "check_dpis",
+    "check_storage",
+]
 
+_STORAGES = ("native", "int8", "int4")
 _PROFILES = Path(__file__).parent / "assets" / "profiles"
 
 
@@ -39,6 +49,26 @@ def _choice(owner: str, name: str, value: object, allowed: tuple[str, ...]) -> N
         raise ConfigError(f"{owner}.{name} must be one of {', '.join(allowed)}, not {value!r}.")
 
 
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def byte_count(text: str) -> int | None:
+    """A number of bytes as people write it (``20GB``, ``1.5 GiB``, ``1000``); None for ``none``.
+
+    Raises
+    ------
+    ConfigError
+        It is something else.
+    """
+    if text.strip().lower() == "none":
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?B)?", text.strip().upper())
+    if match is None:
+        raise ConfigError(f"A size is a number and a unit, such as 20GB, 500MiB or none, not {text!r}.")
+    return int(float(match[1]) * _UNITS[match[2] or ""])
+
+
 def check_dpis(dpis: tuple[int, int]) -> tuple[int, int]:
     """Validate ``(low, high)`` dots per inch, low below high; returned as a tuple of ints."""
     values = tuple(dpis) if isinstance(dpis, tuple | list) else ()
@@ -49,6 +79,22 @@ def check_dpis(dpis: tuple[int, int]) -> tuple[int, int]:
     if values[0] >= values[1]:
         raise ConfigError(f"dpis must be (low, high) with low below high, not {values}.")
     return (int(values[0]), int(values[1]))
+
+
+def check_storage(storage: object) -> tuple[str, str]:
+    """Validate the storage formats ``(low, high)`` of the two resolutions.
+
+    A string is ``"low,high"``, or one name for both.
+    """
+    values = storage
+    if isinstance(storage, str):
+        values = storage.split(",") if "," in storage else (storage, storage)
+    if not isinstance(values, tuple | list) or len(values) != 2 or any(value not in _STORAGES for value in values):
+        raise ConfigError(
+            f"storage must be {', '.join(_STORAGES[:-1])} or {_STORAGES[-1]}, or a pair of them (low, high), not "
+            f"{storage!r}."
+        )
+    return (values[0], values[1])
 
 
 @dataclass(frozen=True)
@@ -190,7 +236,8 @@ class RequestConfig:
     overflow : str
         ``drop`` leaves out the lowest-ranked pages and says so; ``error`` raises ``ContextOverflowError``.
     on_miss : str
-        ``compile`` compiles a page missing from the bank and says so; ``error`` raises ``MissingBlockError``.
+        ``compile`` compiles a page missing from the bank and says so; ``low`` reads the low resolution of a page whose
+        high one is not stored, and compiles only what has neither; ``error`` raises ``MissingBlockError``.
     max_waiting : int
         Questions that may wait for the model; one more raises ``QueueFullError``.
     """
@@ -206,7 +253,7 @@ class RequestConfig:
         if self.max_context_tokens is not None:
             _number("RequestConfig", "max_context_tokens", self.max_context_tokens, 1, 100_000_000, whole=True)
         _choice("RequestConfig", "overflow", self.overflow, ("drop", "error"))
-        _choice("RequestConfig", "on_miss", self.on_miss, ("compile", "error"))
+        _choice("RequestConfig", "on_miss", self.on_miss, ("compile", "low", "error"))
         _number("RequestConfig", "max_waiting", self.max_waiting, 0, 1_000_000, whole=True)
 
 

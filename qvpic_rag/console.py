@@ -119,17 +119,29 @@ def _quiet_libraries(debug: bool) -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
-def print_stats(stats: BankStats) -> None:
-    """A bank's content as a few lines."""
+def print_stats(stats: BankStats, disk_bytes: int) -> None:
+    """A namespace's content, and the bytes of the whole bank, as a few lines."""
     recipe = stats.to_dict()["recipe"]
     held = f"{counted(stats.documents, 'document')}, {counted(stats.pages, 'page')}"
     say(f"{held} in namespace {stats.namespace!r} of {stats.path}")
     for dpi, count in stats.blocks.items():
         say(f"  {dpi:>4} DPI  {counted(count, 'block')}  {stats.block_bytes[dpi] / 1e6:.1f} MB")
-    say(f"on disk  {stats.disk_bytes / 1e6:.1f} MB")
+    for count, what in (
+        (stats.unlinked, "of pages that no document holds; `qvpic bank gc` removes those that are not used"),
+        (stats.evicted, "evicted to make room; compiled again when a request needs them"),
+        (stats.damaged, "found damaged and set aside; compiled again when a request needs them"),
+    ):
+        if count:
+            say(f"  {counted(count, 'block')} {what}")
+    say(f"limit  {stats.limit / 1e6:.1f} MB" if stats.limit is not None else "limit  none")
+    say(f"whole bank on disk  {disk_bytes / 1e6:.1f} MB")
+    for name, number in stats.counters.items():
+        say(f"{name}  {number}")
     for name in ("model", "revision", "dtype", "system_prompt", "profile", "embedder"):
         if recipe.get(name):
             say(f"{name.replace('_', ' ')}  {recipe[name]}")
+    if set(recipe["storage"]) != {"native"}:
+        say(f"storage  {','.join(recipe['storage'])}")
 
 
 def print_json(value: object) -> None:

@@ -9,14 +9,17 @@ Each message is one sentence that names what is wrong and what to do about it. T
     │   │   └── UndrawableError    strict rendering met a character that no font draws
     │   ├── BankNotFoundError      no bank at this path, or a bank without pages
     │   ├── BankMismatchError      the bank was made with another model, template, profile, dtype ...
+    │   ├── ArchiveError           an exported bank is cut off, altered or none, or its file cannot be put there
     │   ├── UnsupportedModelError  the architecture cannot be served; names the families that can
     │   ├── ModelNotFoundError     the model cannot be loaded from where it was looked for
     │   ├── TemplateError          the chat template has no position-independent page
     │   └── ContextOverflowError   the request does not fit the model's context
     ├── MissingDependencyError     an optional package is needed; names the extra to install
     ├── BankError                  the store failed (disk full, no permission, locked)
+    │   ├── BankFullError          the bank's limit is reached and nothing more can be evicted
     │   ├── MissingBlockError      a block that should be stored is not
-    │   └── CorruptBlockError      stored bytes are not what was written
+    │   ├── CorruptBlockError      stored bytes are not what was written
+    │   └── RemoteError            the bank's remote tier is down or denies access
     ├── CompileError               a page's KV cache came out unusable (NaN, infinity, wrong shape)
     ├── GenerationError            the model failed while answering
     └── QueueFullError             too many questions wait for the model
@@ -28,7 +31,9 @@ from functools import partial
 from typing import Any
 
 __all__ = [
+    "ArchiveError",
     "BankError",
+    "BankFullError",
     "BankMismatchError",
     "BankNotFoundError",
     "CompileError",
@@ -43,6 +48,7 @@ __all__ = [
     "ModelNotFoundError",
     "QVPICError",
     "QueueFullError",
+    "RemoteError",
     "TemplateError",
     "UndrawableError",
     "UnsupportedModelError",
@@ -95,6 +101,10 @@ class BankMismatchError(InputError):
         return partial(type(self), field=self.field), self.args
 
 
+class ArchiveError(InputError):
+    """An exported bank is cut off, altered, of a newer version or none at all, or it cannot be put where it should."""
+
+
 class UnsupportedModelError(InputError):
     """The architecture cannot be served; the message names the families that can."""
 
@@ -119,12 +129,20 @@ class BankError(QVPICError):
     """The store failed: disk full, no permission, locked by another process."""
 
 
+class BankFullError(BankError):
+    """The bank's limit is reached and nothing more can be evicted."""
+
+
 class MissingBlockError(BankError):
     """A block that should be stored is not."""
 
 
 class CorruptBlockError(BankError):
     """Stored bytes are not what was written."""
+
+
+class RemoteError(BankError):
+    """The bank's remote tier is down or denies access; the bank itself works without it."""
 
 
 class CompileError(QVPICError):

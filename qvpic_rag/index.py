@@ -7,6 +7,7 @@ cannot disagree and a damaged file is noticed. It only copies what the bank stor
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
@@ -159,6 +160,7 @@ class PageIndex:
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
         try:
             with temporary.open("xb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # what lies there unlocked was left by a process that died
                 file.write(fields + hashlib.sha256(fields + body).digest())
                 file.write(body)
                 file.flush()

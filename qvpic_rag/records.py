@@ -10,10 +10,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+
+    from qvpic_rag.packing import Packed
 
 __all__ = [
     "Answer",
@@ -83,7 +86,7 @@ class Page:
     source: str
     number: int
 
-    @property
+    @cached_property  # asked for many times in each request
     def digest(self) -> str:
         """SHA-256 (hex) of the drawn lines: pages that look alike share it, whatever document they are in."""
         return stable_digest(list(self.lines))
@@ -94,7 +97,8 @@ class BlockKey:
     """Everything that decides the content of a stored block; see :meth:`digest`.
 
     A block whose stored key differs in any field is never used. ``page`` is :attr:`Page.digest`, or the digest of
-    whatever content the block holds. All fields are part of the digest, each under its own tag.
+    whatever content the block holds. All fields are part of the digest, each under its own tag. ``storage`` is the form
+    of the block's numbers: ``native``, ``int8`` or ``int4``.
     """
 
     model: str
@@ -106,11 +110,20 @@ class BlockKey:
     dpi: int
     page: str
     namespace: str
+    storage: str = "native"
 
-    @property
+    @cached_property  # asked for many times in each request
     def digest(self) -> str:
         """SHA-256 (hex) over the tagged fields; names the block's file."""
-        return stable_digest({"qvpic-block": 1, **asdict(self)})
+        return stable_digest({"qvpic-block": 1, **self.tagged()})
+
+    def tagged(self) -> dict[str, Any]:
+        """The fields by name, ``storage`` only where it is not ``native``.
+
+        Blocks had no other form once, and files of that time keep their names.
+        """
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if (name, value) != ("storage", "native")}
 
     def differing(self, other: BlockKey) -> list[str]:
         """Names of the fields in which two keys differ, in declaration order."""
@@ -151,6 +164,8 @@ class Recipe:
         Digest of its weights and pooling.
     dimension : int
         Length of an embedding.
+    storage : tuple[str, str]
+        Form of the blocks at low and high resolution: ``native``, ``int8`` or ``int4``.
     """
 
     model: str
@@ -167,9 +182,10 @@ class Recipe:
     embedder: str
     embedder_digest: str
     dimension: int
+    storage: tuple[str, str] = ("native", "native")
 
     def block_key(self, page: str, dpi: int, namespace: str) -> BlockKey:
-        """The key of page digest ``page`` at ``dpi``."""
+        """The key of page digest ``page`` at ``dpi``; what is no page's (another resolution) stays ``native``."""
         return BlockKey(
             model=self.fingerprint,
             dtype=self.dtype,
@@ -180,6 +196,7 @@ class Recipe:
             dpi=dpi,
             page=page,
             namespace=namespace,
+            storage=dict(zip(self.dpis, self.storage, strict=True)).get(dpi, "native"),
         )
 
 
@@ -189,8 +206,9 @@ class KVBlock:
 
     Attributes
     ----------
-    keys, values : torch.Tensor
-        ``[layers, kv_heads, tokens, head_dim]`` in the model's dtype; keys before rotary embedding. Read only.
+    keys, values : torch.Tensor or Packed
+        ``[layers, kv_heads, tokens, head_dim]`` in the model's dtype, or in the smaller form that ``key.storage``
+        names; keys before rotary embedding. Read only.
     token_ids : torch.Tensor
         int64 ``[tokens]``.
     positions : torch.Tensor
@@ -202,8 +220,8 @@ class KVBlock:
         What the block is a cache of.
     """
 
-    keys: torch.Tensor
-    values: torch.Tensor
+    keys: torch.Tensor | Packed
+    values: torch.Tensor | Packed
     token_ids: torch.Tensor
     positions: torch.Tensor
     span: int
@@ -216,7 +234,7 @@ class KVBlock:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values."""
+        """Bytes of keys and values as they are stored."""
         return int(self.keys.nbytes + self.values.nbytes)
 
 
@@ -270,6 +288,7 @@ class Timing:
 
     ``compile`` is None unless a missing page was compiled during the request. ``wait`` is the time before all that in
     which the model answered other questions, None if there was none; ``ttft`` and ``total`` do not contain it.
+    ``tiers`` is how many blocks were loaded from each tier of the bank: ``ram``, ``disk``, ``remote``.
     """
 
     embed: float = 0.0
@@ -283,9 +302,10 @@ class Timing:
     total: float = 0.0
     compile: float | None = None
     wait: float | None = None
+    tiers: Mapping[str, int] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, float]:
-        """The stages by name; ``compile`` and ``wait`` only where there was one."""
+    def to_dict(self) -> dict[str, Any]:
+        """The stages by name, ``compile`` and ``wait`` only where there was one, and the tiers."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 

@@ -2,7 +2,7 @@
 
 The paper's re-anchoring step is ``K = R(K_unrotated, P_i(q))`` with R the model's own rotary operator. R is taken from
 the model: its rotary module gives the angles (frequencies, M-RoPE sections, rope scaling), this file applies them, in
-float32 with one cast at the end, to all layers of a block at once.
+float32 with one cast at the end, to as many layers of a block at a time as stay in the processor's cache.
 
 Two layouts of rotary pairs exist: ``half`` pairs channel ``c`` with ``c + pairs`` (Llama, Qwen), ``interleaved`` pairs
 ``2c`` with ``2c + 1`` (GLM). Channels beyond ``2 * pairs`` are not rotated (partial rotary).
@@ -10,12 +10,13 @@ Two layouts of rotary pairs exist: ``half`` pairs channel ``c`` with ``c + pairs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from qvpic_rag.packing import Packed, in_float32
 from qvpic_rag.records import KVBlock
 
 __all__ = ["Rotary", "request_positions", "rotate"]
@@ -57,13 +58,13 @@ class Rotary:
         return cos[0, :tokens, unique].contiguous(), sin[0, :tokens, unique].contiguous()
 
 
-def rotate(keys: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool, out: Tensor | None = None) -> Tensor:
-    """Rotate ``keys`` ``[..., tokens, head_dim]`` by float32 angles ``[tokens, pairs]``.
+def rotate(keys: Tensor | Packed, cos: Tensor, sin: Tensor, *, interleaved: bool, out: Tensor | None = None) -> Tensor:
+    """Rotate ``keys`` ``[layers, kv_heads, tokens, head_dim]`` by float32 angles ``[tokens, pairs]``.
 
     Parameters
     ----------
-    keys : Tensor
-        Any floating dtype; not changed.
+    keys : Tensor or Packed
+        Any floating dtype, or a smaller form; not changed.
     cos, sin : Tensor
         From :meth:`Rotary.angles`.
     interleaved : bool
@@ -77,20 +78,36 @@ def rotate(keys: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool, out: Te
         The rotated keys in ``out``'s dtype, or in ``keys``' when ``out`` is None.
     """
     if out is None:
-        out = torch.empty_like(keys)
-    pairs = cos.shape[-1]
-    rotated = 2 * pairs
-    if interleaved:
-        # Neighbouring channels are the parts of one complex number; rotating is multiplying, in place in the copy.
-        parts = keys[..., :rotated].to(torch.float32, copy=True, memory_format=torch.contiguous_format)
-        torch.view_as_complex(parts.view(*parts.shape[:-1], pairs, 2)).mul_(torch.complex(cos, sin))
-        out[..., :rotated] = parts
-    else:
-        x, y = keys[..., :pairs].float(), keys[..., pairs:rotated].float()
-        out[..., :pairs] = (x * cos).addcmul_(y, sin, value=-1)
-        out[..., pairs:rotated] = (y * cos).addcmul_(x, sin)
-    out[..., rotated:] = keys[..., rotated:]
+        out = torch.empty(keys.shape, dtype=keys.dtype, device=keys.device)
+    turn = _turn_interleaved(cos, sin) if interleaved else _turn_halves(cos, sin, keys.shape[-1])
+    for layers, part in in_float32(keys):
+        out[layers] = turn(part)
     return out
+
+
+def _turn_interleaved(cos: Tensor, sin: Tensor) -> Callable[[Tensor], Tensor]:
+    """Neighbouring channels are the parts of one complex number; rotating is multiplying, in place."""
+    angles = torch.complex(cos, sin)
+    pairs = cos.shape[-1]
+
+    def turn(part: Tensor) -> Tensor:
+        torch.view_as_complex(part[..., : 2 * pairs].view(*part.shape[:-1], pairs, 2)).mul_(angles)
+        return part
+
+    return turn
+
+
+def _turn_halves(cos: Tensor, sin: Tensor, head_dim: int) -> Callable[[Tensor], Tensor]:
+    pairs = cos.shape[-1]
+    factors = torch.cat([cos, cos, cos.new_ones(cos.shape[0], head_dim - 2 * pairs)], dim=1)
+
+    def turn(part: Tensor) -> Tensor:
+        turned = part * factors
+        turned[..., :pairs].addcmul_(part[..., pairs : 2 * pairs], sin, value=-1)
+        turned[..., pairs : 2 * pairs].addcmul_(part[..., :pairs], sin)
+        return turned
+
+    return turn
 
 
 def request_positions(blocks: Sequence[KVBlock]) -> tuple[Tensor, int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qvpic_rag.config import GenerateConfig, RenderProfile, RequestConfig, RouteConfig, check_dpis
+from qvpic_rag.config import GenerateConfig, RenderProfile, RequestConfig, RouteConfig, check_dpis, check_storage
 from qvpic_rag.errors import ConfigError
 
 GLYPH = RenderProfile.load("glyph")
@@ -107,3 +107,25 @@ def test_broken_profiles(text: str, reason: str, tmp_path: Path) -> None:
 def test_a_profile_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match="use demo, glyph-literal, glyph, smolglyph, or"):
         RenderProfile.load("nope")
+
+
+@pytest.mark.parametrize(
+    ("given", "pair"),
+    [
+        ("native", ("native", "native")),
+        ("int8", ("int8", "int8")),
+        ("int4,native", ("int4", "native")),
+        (("int4", "int8"), ("int4", "int8")),
+        (["native", "int4"], ("native", "int4")),
+    ],
+)
+def test_storage_is_one_name_or_a_pair(given: object, pair: tuple[str, str]) -> None:
+    assert check_storage(given) == pair
+
+
+@pytest.mark.parametrize(
+    "wrong", ["", "int2", "int8,", "int8,int8,int8", "int8, int4", ("int8",) * 3, (), None, 8, b"int8"]
+)
+def test_wrong_storage_names_what_is_allowed(wrong: object) -> None:
+    with pytest.raises(ConfigError, match=r"storage must be native, int8 or int4, or a pair of them .*\.$"):
+        check_storage(wrong)

@@ -9,18 +9,42 @@ from dataclasses import dataclass
 from qvpic_rag.bank.index_db import Database
 from qvpic_rag.records import BlockKey
 
-__all__ = ["BlockRow", "all_rows", "delete", "find", "insert", "touch", "unlinked"]
+__all__ = [
+    "COLUMNS",
+    "DAMAGED",
+    "EVICTED",
+    "STORED",
+    "TABLES",
+    "BlockRow",
+    "all_rows",
+    "count_unlinked",
+    "count_waiting",
+    "delete",
+    "find",
+    "insert",
+    "mark_damaged",
+    "mark_evicted",
+    "mark_uploaded",
+    "touch",
+    "unlinked",
+    "waiting",
+]
+
+STORED, DAMAGED, EVICTED = 0, 1, 2
+"""A row's state: served; set aside in its place and never served; without a file, to make room."""
 
 _BATCH = 256
-_COLUMNS = "blocks.digest, namespaces.name, blocks.page, blocks.dpi, blocks.bytes, blocks.checksum, blocks.created"
-_TABLES = "blocks JOIN namespaces ON namespaces.id = blocks.namespace_id"
+COLUMNS = """blocks.digest, namespaces.name, blocks.page, blocks.dpi, blocks.bytes, blocks.checksum, blocks.state,
+    blocks.created"""
+TABLES = "blocks JOIN namespaces ON namespaces.id = blocks.namespace_id"
 _UNLINKED = """NOT EXISTS (SELECT 1 FROM pages JOIN links ON links.page_id = pages.id
     WHERE pages.namespace_id = blocks.namespace_id AND pages.digest = blocks.page)"""
 
 
 @dataclass(frozen=True)
 class BlockRow:
-    """A stored block: ``nbytes`` and ``checksum`` of its file; ``created`` is when it was last put, Unix time."""
+    """A block that was put: ``nbytes`` of its file (0 where it was evicted) and ``checksum``; ``created`` is when it
+    was last put, Unix time."""
 
     digest: str
     namespace: str
@@ -28,29 +52,42 @@ class BlockRow:
     dpi: int
     nbytes: int
     checksum: str
+    state: int
     created: float
 
 
 def find(connection: sqlite3.Connection, digest: str) -> BlockRow | None:
     """The row of a block, None when there is none."""
-    row = connection.execute(f"SELECT {_COLUMNS} FROM {_TABLES} WHERE blocks.digest = ?", (digest,)).fetchone()
+    row = connection.execute(f"SELECT {COLUMNS} FROM {TABLES} WHERE blocks.digest = ?", (digest,)).fetchone()
     return BlockRow(*row) if row else None
 
 
 def insert(
-    connection: sqlite3.Connection, owner: int, key: BlockKey, nbytes: int, checksum: str, created: float
+    connection: sqlite3.Connection, owner: int, key: BlockKey, nbytes: int, checksum: str, now: float, cost_s: float
 ) -> None:
     """Add or replace the row of a block of namespace row ``owner``."""
     connection.execute(
-        """INSERT OR REPLACE INTO blocks (digest, namespace_id, page, dpi, bytes, checksum, created)
-        VALUES (?, ?, ?, ?, ?, ?, ?)""",
-        (key.digest, owner, key.page, key.dpi, nbytes, checksum, created),
+        """INSERT OR REPLACE INTO blocks (digest, namespace_id, page, dpi, bytes, checksum, created, used, cost)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+        (key.digest, owner, key.page, key.dpi, nbytes, checksum, now, now, cost_s),
     )
 
 
 def touch(connection: sqlite3.Connection, digest: str, created: float) -> None:
     """A block was put again: its grace period starts anew."""
     connection.execute("UPDATE blocks SET created = ? WHERE digest = ?", (created, digest))
+
+
+def mark_damaged(connection: sqlite3.Connection, digest: str, nbytes: int) -> None:
+    """Set a block aside whose file, now of ``nbytes`` bytes, is not what was stored."""
+    connection.execute(
+        "UPDATE blocks SET state = ?, bytes = ?, uploaded = 0 WHERE digest = ?", (DAMAGED, nbytes, digest)
+    )
+
+
+def mark_evicted(connection: sqlite3.Connection, digest: str) -> None:
+    """The block's file goes, to make room; that it was there stays known."""
+    connection.execute("UPDATE blocks SET state = ?, bytes = 0 WHERE digest = ?", (EVICTED, digest))
 
 
 def delete(connection: sqlite3.Connection, digest: str) -> None:
@@ -61,7 +98,7 @@ def delete(connection: sqlite3.Connection, digest: str) -> None:
 def all_rows(database: Database) -> Iterator[BlockRow]:
     """Every row in the order of digests, a batch per transaction, so that a long walk holds up no writer."""
     last = ""
-    query = f"SELECT {_COLUMNS} FROM {_TABLES} WHERE blocks.digest > ? ORDER BY blocks.digest LIMIT {_BATCH}"
+    query = f"SELECT {COLUMNS} FROM {TABLES} WHERE blocks.digest > ? ORDER BY blocks.digest LIMIT {_BATCH}"
     while True:
         with database.read() as connection:
             rows = [BlockRow(*row) for row in connection.execute(query, (last,))]
@@ -71,11 +108,36 @@ def all_rows(database: Database) -> Iterator[BlockRow]:
         last = rows[-1].digest
 
 
-def unlinked(connection: sqlite3.Connection, now: float, grace_s: float, limit: int = -1) -> list[BlockRow]:
-    """Blocks of pages that no document holds, put longer than the grace period ago.
+def unlinked(connection: sqlite3.Connection, now: float, grace_s: float, limit: int, skip: int = 0) -> list[BlockRow]:
+    """Blocks of pages that no document holds, neither put nor used within the grace period.
 
     A time that far in the future counts as well: the clock was set back since.
     """
-    query = f"""SELECT {_COLUMNS} FROM {_TABLES} WHERE abs(? - blocks.created) >= ? AND {_UNLINKED}
-        ORDER BY blocks.digest LIMIT ?"""
-    return [BlockRow(*row) for row in connection.execute(query, (now, grace_s, limit))]
+    query = f"""SELECT {COLUMNS} FROM {TABLES} WHERE abs(? - blocks.created) >= ? AND abs(? - blocks.used) >= ?
+        AND {_UNLINKED} ORDER BY blocks.digest LIMIT ? OFFSET ?"""
+    return [BlockRow(*row) for row in connection.execute(query, (now, grace_s, now, grace_s, limit, skip))]
+
+
+def count_unlinked(connection: sqlite3.Connection, namespace: str) -> int:
+    """Number of a namespace's stored blocks whose pages no document holds."""
+    query = f"SELECT count(*) FROM {TABLES} WHERE namespaces.name = ? AND blocks.state = {STORED} AND {_UNLINKED}"
+    return int(connection.execute(query, (namespace,)).fetchone()[0])
+
+
+_WAITS = f"namespaces.name = ? AND blocks.state = {STORED} AND blocks.uploaded = 0"
+
+
+def waiting(connection: sqlite3.Connection, namespace: str, limit: int) -> list[BlockRow]:
+    """Stored blocks of a namespace that were not uploaded yet, by digest."""
+    query = f"SELECT {COLUMNS} FROM {TABLES} WHERE {_WAITS} ORDER BY blocks.digest LIMIT ?"
+    return [BlockRow(*row) for row in connection.execute(query, (namespace, limit))]
+
+
+def count_waiting(connection: sqlite3.Connection, namespace: str) -> int:
+    """How many there are."""
+    return int(connection.execute(f"SELECT count(*) FROM {TABLES} WHERE {_WAITS}", (namespace,)).fetchone()[0])
+
+
+def mark_uploaded(connection: sqlite3.Connection, digest: str, checksum: str) -> None:
+    """The remote tier has this file of a block."""
+    connection.execute("UPDATE blocks SET uploaded = 1 WHERE digest = ? AND checksum = ?", (digest, checksum))

@@ -47,6 +47,7 @@ __all__ = [
 ]
 
 _BATCH = 500
+_ID_BITS = 40  # of a page's id count within its namespace; ids of format 1 are smaller than any of these
 IN_NAMESPACE = "namespace_id = (SELECT id FROM namespaces WHERE name = ?)"
 
 
@@ -154,13 +155,21 @@ def put_document(
     document = _document_id(connection, owner, source)
     before = _release(connection, document)
     digests = [page.digest for page in pages]
+    first = _take_ids(connection, owner, len(pages))
     connection.executemany(
-        """INSERT INTO pages (namespace_id, digest, lines, text, embedding) VALUES (?, ?, ?, ?, ?)
+        """INSERT INTO pages (id, namespace_id, digest, lines, text, embedding) VALUES (?, ?, ?, ?, ?, ?)
         ON CONFLICT (namespace_id, digest) DO UPDATE
         SET lines = excluded.lines, text = excluded.text, embedding = excluded.embedding""",
         (
-            (owner, name, json.dumps(list(page.lines), ensure_ascii=True), _stored(page.text), vector.tobytes())
-            for name, page, vector in zip(digests, pages, vectors, strict=True)
+            (
+                first + n,
+                owner,
+                name,
+                json.dumps(list(page.lines), ensure_ascii=True),
+                _stored(page.text),
+                vector.tobytes(),
+            )
+            for n, (name, page, vector) in enumerate(zip(digests, pages, vectors, strict=True))
         ),
     )
     connection.executemany(
@@ -170,6 +179,16 @@ def put_document(
     )
     _drop_unlinked(connection, before)
     changed(connection, owner)
+
+
+def _take_ids(connection: sqlite3.Connection, namespace: int, count: int) -> int:
+    """The first of ``count`` page ids that were never given out.
+
+    Each namespace counts for itself, so that ids do not tell how many pages others store.
+    """
+    connection.execute("UPDATE namespaces SET last_page = last_page + ? WHERE id = ?", (count, namespace))
+    last = connection.execute("SELECT last_page FROM namespaces WHERE id = ?", (namespace,)).fetchone()[0]
+    return (namespace << _ID_BITS) + int(last) - count + 1
 
 
 def remove_document(connection: sqlite3.Connection, namespace: str, source: str) -> bool:
@@ -248,8 +267,8 @@ def pages(connection: sqlite3.Connection, namespace: str, ids: Sequence[int] | N
             drawn = decode_lines(lines, digest)
             if drawn is None:
                 raise BankError(
-                    f"Page {number} of the bank at {str(path)!r} is damaged: ingest {decode_text(source)!r} again "
-                    f"after `qvpic bank remove`."
+                    f"Page {position} of {decode_text(source)!r} in the bank at {str(path)!r} is damaged: ingest it "
+                    f"again after `qvpic bank remove`."
                 )
             found[number] = StoredPage(number, Page(drawn, decode_text(text), decode_text(source), position))
     return [found[number] for number in map(int, ids) if number in found]

@@ -20,6 +20,7 @@ __all__ = [
     "network",
     "newer",
     "no_room",
+    "older",
     "os_failure",
     "read_only",
     "sqlite_failure",
@@ -67,6 +68,14 @@ def newer(path: Path, found: int, known: int) -> BankError:
     return BankError(
         f"The bank at {str(path)!r} has format {found}, and this version of qvpic-rag reads up to {known}: upgrade "
         f"qvpic-rag, or make another bank with `qvpic ingest PATH --bank DIR --model MODEL`."
+    )
+
+
+def older(path: Path, found: int, known: int) -> BankError:
+    """The bank has an earlier format and cannot be brought to this one here."""
+    return BankError(
+        f"The bank at {str(path)!r} has format {found} and is read-only here: open it once where it can be written, "
+        f"for example with `qvpic bank stats --bank {path}`, which brings it to format {known} and keeps everything."
     )
 
 

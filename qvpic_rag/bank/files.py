@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from qvpic_rag.bank.blockfile import TEMPORARY, Written, sync_folder, write_temporary
-from qvpic_rag.records import KVBlock
+from qvpic_rag.bank.blockfile import Written, sync_folder
+from qvpic_rag.bank.writers import TEMPORARY
 
 __all__ = ["BlockFiles", "FoundFile"]
 
@@ -48,15 +48,18 @@ class BlockFiles:
             return False
         return True
 
-    def write(self, block: KVBlock) -> Written:
-        """Write a block under a temporary name, in the folder where it will lie, and flush it."""
-        folder = self.path(block.key.digest).parent
+    def place(self, digest: str, name: str) -> Path:
+        """A file's path in the folder where the block of a digest lies."""
+        return self.path(digest).parent / name
+
+    def prepare(self, digest: str) -> None:
+        """Make the folder where a block will lie, durably."""
+        folder = self.path(digest).parent
         if not folder.is_dir():
             self.root.mkdir(exist_ok=True)
             folder.mkdir(exist_ok=True)
             sync_folder(self.root)
             sync_folder(self.root.parent)
-        return write_temporary(folder, block)
 
     def publish(self, written: Written, digest: str) -> None:
         """Give a written file its name, durably. The caller holds the database's write lock."""

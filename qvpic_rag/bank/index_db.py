@@ -13,37 +13,15 @@ from pathlib import Path
 
 from qvpic_rag.bank import failures
 from qvpic_rag.bank.blockfile import sync_folder
+from qvpic_rag.bank.schema import FORMAT, MIGRATIONS
 from qvpic_rag.errors import BankError, BankNotFoundError
 
-__all__ = ["FILE_NAME", "FORMAT", "SCHEMA", "Database", "EmptyBankError"]
+__all__ = ["FILE_NAME", "Database", "EmptyBankError"]
 
 FILE_NAME = "bank.sqlite"
-FORMAT = 1
 _APPLICATION = 0x51565043  # "QVPC": tells a bank from any other SQLite file
 _BUSY_S = 60.0
 _ADVICE = "give the folder of a bank, or make one with `qvpic ingest PATH --bank DIR --model MODEL`"
-
-# Page and document ids are AUTOINCREMENT: an id that was once given out never comes to mean something else.
-SCHEMA = (
-    "CREATE TABLE recipe (id INTEGER PRIMARY KEY CHECK (id = 1), json TEXT NOT NULL)",
-    """CREATE TABLE namespaces (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, generation INTEGER NOT NULL DEFAULT 0)""",
-    """CREATE TABLE blocks (
-        digest TEXT PRIMARY KEY, namespace_id INTEGER NOT NULL REFERENCES namespaces (id), page TEXT NOT NULL,
-        dpi INTEGER NOT NULL, bytes INTEGER NOT NULL, checksum TEXT NOT NULL, created REAL NOT NULL) WITHOUT ROWID""",
-    "CREATE INDEX blocks_by_page ON blocks (namespace_id, page, dpi, bytes)",
-    """CREATE TABLE pages (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, namespace_id INTEGER NOT NULL REFERENCES namespaces (id),
-        digest TEXT NOT NULL, lines TEXT NOT NULL, text TEXT NOT NULL, embedding BLOB NOT NULL,
-        UNIQUE (namespace_id, digest))""",
-    """CREATE TABLE documents (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, namespace_id INTEGER NOT NULL REFERENCES namespaces (id),
-        source TEXT NOT NULL, digest TEXT NOT NULL, metadata TEXT NOT NULL, UNIQUE (namespace_id, source))""",
-    """CREATE TABLE links (
-        document_id INTEGER NOT NULL REFERENCES documents (id) ON DELETE CASCADE, number INTEGER NOT NULL,
-        page_id INTEGER NOT NULL REFERENCES pages (id), PRIMARY KEY (document_id, number)) WITHOUT ROWID""",
-    "CREATE INDEX links_by_page ON links (page_id, document_id, number)",
-)
 
 
 class EmptyBankError(BankNotFoundError):
@@ -77,6 +55,14 @@ def _state(connection: sqlite3.Connection) -> tuple[int, int, int]:
     """Application id, format, number of tables."""
     tables = int(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
     return _number(connection, "application_id"), _number(connection, "user_version"), tables
+
+
+def _migrate(connection: sqlite3.Connection, found: int) -> None:
+    """Bring the tables from format ``found`` to this one, inside the caller's transaction."""
+    for step in MIGRATIONS[found:]:
+        for statement in step:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {FORMAT}")
 
 
 def _use_wal(connection: sqlite3.Connection, folder: Path) -> None:
@@ -142,16 +128,14 @@ class Database:
             _use_wal(connection, folder)
             connection.execute("BEGIN IMMEDIATE")
             if _state(connection) == (0, 0, 0):
-                for statement in SCHEMA:
-                    connection.execute(statement)
+                _migrate(connection, 0)
                 connection.execute("INSERT INTO recipe (id, json) VALUES (1, ?)", (recipe,))
                 connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-                connection.execute(f"PRAGMA user_version = {FORMAT}")
             connection.execute("COMMIT")
             sync_folder(folder)
 
     def check_format(self) -> None:
-        """Raise unless this is a database of a format that is known here."""
+        """Raise unless this is a database of a format that is known here; an older one is brought to the present."""
         with _opening(self.file), self.read() as connection:
             application, version, tables = _state(connection)
             mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
@@ -165,6 +149,11 @@ class Database:
         # Any other connection may have opened the database as immutable, where SQLite reports no WAL.
         if shared and mode != "wal":
             raise failures.network(self.folder)
+        if version < FORMAT:
+            if not self.writable:
+                raise failures.older(self.folder, version, FORMAT)
+            with self.write() as connection:
+                _migrate(connection, _state(connection)[1])  # looked up again: another process may have been quicker
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
@@ -177,21 +166,23 @@ class Database:
                 yield connection
 
     @contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
+    def write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """One writing transaction: one at a time over all processes; all of it happens, or nothing does.
 
-        ``OSError`` and SQLite errors inside become ``BankError``.
+        ``OSError`` and SQLite errors inside become ``BankError``. What is not ``durable`` survives the death of the
+        process, and a power cut only together with a later durable transaction: for notes that cost no flush.
         """
         if not self.writable:
             raise failures.read_only(self.folder)
         with self._acquire():
             connection = self._shared()
-            with self._transaction(connection, "BEGIN IMMEDIATE"):
+            level = "PRAGMA synchronous = " + ("FULL" if durable else "NORMAL")
+            with self._transaction(connection, level, "BEGIN IMMEDIATE"):
                 yield connection
                 connection.execute("COMMIT")
 
     @contextmanager
-    def _transaction(self, connection: sqlite3.Connection, begin: str) -> Iterator[None]:
+    def _transaction(self, connection: sqlite3.Connection, *begin: str) -> Iterator[None]:
         """A transaction that ends with the block; what was not committed in it is rolled back.
 
         An interrupt (Ctrl-C) may come at any step, also right after SQLite began the transaction. Should one come
@@ -201,7 +192,8 @@ class Database:
             connection.rollback()
         try:
             self._current = connection
-            connection.execute(begin)
+            for statement in begin:
+                connection.execute(statement)
             yield
         finally:
             self._current = None

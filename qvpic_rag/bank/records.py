@@ -43,8 +43,18 @@ class BankStats:
         Number of stored blocks per DPI.
     block_bytes : Mapping[int, int]
         Bytes of their files per DPI.
-    disk_bytes : int
-        Bytes of every file in the bank's folder: all namespaces, database, indexes and leftovers included.
+    unlinked : int
+        How many of them belong to pages that no document holds, such as texts that came with a question; ``gc``
+        removes those that have not been used for its grace period.
+    evicted : int
+        Blocks that went to make room; a request that needs one compiles it again.
+    damaged : int
+        Blocks that were found damaged and set aside; compiled again likewise.
+    limit : int | None
+        Bytes that the namespace's block files may have: its quota, or else the bank's limit; None: no limit.
+    counters : Mapping[str, int]
+        What requests and writers of all processes did, such as ``hits disk``, ``misses``, ``evictions``; a running
+        process adds its own once a minute and when it closes the bank.
     generation : int
         Grows with every change of the pages.
     recipe : Mapping[str, Any]
@@ -57,7 +67,11 @@ class BankStats:
     pages: int
     blocks: Mapping[int, int]
     block_bytes: Mapping[int, int]
-    disk_bytes: int
+    unlinked: int
+    evicted: int
+    damaged: int
+    limit: int | None
+    counters: Mapping[str, int]
     generation: int
     recipe: Mapping[str, Any]
 
@@ -76,8 +90,8 @@ class Problem:
     Attributes
     ----------
     kind : str
-        ``missing``, ``corrupt``, ``mismatch`` or ``unreadable`` (a block), ``page``, ``orphan`` or ``temporary`` (a
-        leftover file), ``unknown`` (a file that is none of the bank's) or ``database``.
+        ``missing``, ``corrupt``, ``quarantined``, ``mismatch`` or ``unreadable`` (a block), ``page``, ``orphan`` or
+        ``temporary`` (a leftover file), ``unknown`` (a file that is none of the bank's) or ``database``.
     subject : str
         Block digest, page id, path inside the bank, or "".
     message : str

@@ -6,30 +6,26 @@
     DIR/blocks/<2 hex digits>/<digest>.safetensors  one file per block, named by its key's digest
     DIR/index/<hex>.faiss                           search index per namespace, can be rebuilt from the database
 
-Order of writes of a block: temporary file in the block's own folder, flush, fsync; then, holding the database's write
-lock, rename, fsync of the folder, row, commit. Whatever is cut short leaves a temporary file or a file without a row,
-which nothing reads and ``gc`` removes. A row without a file is a miss, and so compiled again.
+    DIR/writers/<hex>.lock                          held locked by each process that writes
+
+How a block is stored is told in :mod:`qvpic_rag.bank.blocks`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import sqlite3
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qvpic_rag.bank import blockrows, catalogue, failures, upkeep
-from qvpic_rag.bank.blockfile import check_file, load_block
-from qvpic_rag.bank.blockrows import BlockRow
-from qvpic_rag.bank.files import BlockFiles
+from qvpic_rag.bank.blocks import BlockStore
 from qvpic_rag.bank.folder import check_free, check_namespace, find_folder, holds_bank, prepare_folder
 from qvpic_rag.bank.index_db import Database, EmptyBankError
 from qvpic_rag.bank.recipe import check_recipe, decode_recipe, encode_recipe
 from qvpic_rag.bank.records import BankStats, GcResult, Problem, StoredDocument, StoredPage
-from qvpic_rag.errors import BankMismatchError, CorruptBlockError, MissingBlockError
+from qvpic_rag.bank.tiers import Tiers
 from qvpic_rag.records import BlockKey, KVBlock, Page, Recipe
 
 if TYPE_CHECKING:
@@ -56,18 +52,30 @@ class Bank:
         What everything in it was made with.
     namespace : str
         The tenant whose documents, pages and blocks this object sees and changes.
+    blocks : BlockStore
+        Its blocks, with what only engines need: claims, evictions, tiers.
     """
 
-    def __init__(self, path: Path, recipe: Recipe, namespace: str, database: Database) -> None:
+    def __init__(self, path: Path, recipe: Recipe, namespace: str, database: Database, tiers: Tiers) -> None:
         self.path = path
         self.recipe = recipe
         self.namespace = namespace
         self._database = database
-        self._files = BlockFiles(path / "blocks")
+        self.blocks = BlockStore(database, recipe, namespace, tiers)
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], recipe: Recipe, namespace: str = "default") -> Bank:
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        recipe: Recipe,
+        namespace: str = "default",
+        *,
+        ram_bytes: int = 0,
+        remote: str | None = None,
+    ) -> Bank:
         """Make a bank in a new or empty folder; an existing bank is opened if it has this recipe.
+
+        ``ram_bytes`` and ``remote`` are as for :meth:`open`.
 
         Raises
         ------
@@ -84,7 +92,7 @@ class Bank:
         decode_recipe(encoded, folder)
         prepare_folder(folder)
         Database.create(folder, encoded)
-        bank = cls.open(folder, namespace)
+        bank = cls.open(folder, namespace, ram_bytes=ram_bytes, remote=remote)
         try:
             bank.check(recipe)
         except BaseException:
@@ -93,8 +101,22 @@ class Bank:
         return bank
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], namespace: str = "default") -> Bank:
+    def open(
+        cls, path: str | os.PathLike[str], namespace: str = "default", *, ram_bytes: int = 0, remote: str | None = None
+    ) -> Bank:
         """Open an existing bank; a namespace that nothing was stored in yet is empty.
+
+        Parameters
+        ----------
+        path : path
+            The bank's folder.
+        namespace : str
+            The tenant.
+        ram_bytes : int
+            Bytes of blocks that this object keeps in memory, the ones used last.
+        remote : str, optional
+            URL of a remote tier that fsspec knows, such as ``s3://bucket/folder``: blocks that are put are uploaded in
+            the background, and blocks that are not here are looked for there.
 
         Raises
         ------
@@ -103,20 +125,24 @@ class Bank:
         BankError
             The bank was written by a newer version, or lies on a file system that cannot hold it.
         ConfigError
-            ``namespace`` is not a string of 1 to 255 characters.
+            ``namespace`` is not a string of 1 to 255 characters, or ``remote`` is no URL of this kind.
+        MissingDependencyError
+            The package that serves the URL is not installed.
         """
         folder = Path(path)
         check_namespace(namespace)
         find_folder(folder)
+        tiers = Tiers.of(ram_bytes, remote)
         database = Database(folder)
         try:
             database.check_format()
             with database.read() as connection:
                 row = connection.execute("SELECT json FROM recipe").fetchone()
-            bank = cls(folder, decode_recipe(row[0] if row else "", folder), namespace, database)
+            bank = cls(folder, decode_recipe(row[0] if row else "", folder), namespace, database, tiers)
             if database.writable:
                 with failures.guard(folder):
                     bank.index_path.parent.mkdir(exist_ok=True)
+                    bank.blocks.begin()
         except BaseException:
             database.close()
             raise
@@ -169,8 +195,7 @@ class Bank:
 
     def has_block(self, key: BlockKey) -> bool:
         """Whether the block is stored, without reading it; always False for a key that is not of this bank."""
-        with self._database.read() as connection:
-            return self._stored(connection, key)
+        return self.blocks.states([key])[0] == blockrows.STORED
 
     def keep_blocks(self, keys: Sequence[BlockKey]) -> list[bool]:
         """Which of these blocks are stored, as :meth:`has_block` tells; their grace period (:meth:`gc`) starts anew.
@@ -178,128 +203,80 @@ class Bank:
         So no other process removes them before the caller stores the document that they belong to. In a bank that
         cannot be written this only tells.
         """
-        if not keys:
-            return []
-        writable = self._database.writable
-        with self._database.write() if writable else self._database.read() as connection:
-            stored = [self._stored(connection, key) for key in keys]
-            for key, found in zip(keys, stored, strict=True):
-                if found and writable:
-                    blockrows.touch(connection, key.digest, time.time())
-        return stored
+        return self.blocks.keep(keys) if keys else []
 
-    def _stored(self, connection: sqlite3.Connection, key: BlockKey) -> bool:
-        if self._foreign_field(key) is not None or blockrows.find(connection, key.digest) is None:
-            return False
-        return self._files.exists(key.digest)
-
-    def put_block(self, block: KVBlock) -> None:
+    def put_block(self, block: KVBlock, *, cost_s: float = 0.0) -> None:
         """Store a block; on return it survives a power cut. A block that is stored and sound stays as it is.
+
+        Parameters
+        ----------
+        block : KVBlock
+            Its key must be one of this bank's.
+        cost_s : float
+            Seconds that compiling it took; cheap ones are evicted first. 0: unknown, taken for the mean.
 
         Raises
         ------
         BankMismatchError
             The block's key or its tensors' dtype is not of this bank; names the field.
+        BankFullError
+            The bank's limit is reached, and everything in it is in use or larger than the limit.
         CompileError
             The block's tensors do not fit together.
         """
-        self._check_key(block.key)
-        digest = block.key.digest
-        if not self._database.writable:
-            raise failures.read_only(self.path)
-        if self._kept(digest):
-            return
-        with failures.guard(self.path):
-            written = self._files.write(block)
-        try:
-            with self._database.write() as connection:
-                # Another process may have stored it meanwhile. A sound file is never replaced, so that no reader meets
-                # one writer's file with the other's checksum: two compilations may differ in the last bit.
-                row = blockrows.find(connection, digest)
-                if row is not None and self._sound(row):
-                    return
-                self._files.publish(written, digest)
-                owner = catalogue.namespace_id(connection, self.namespace)
-                blockrows.insert(connection, owner, block.key, written.nbytes, written.checksum, time.time())
-        finally:
-            with failures.guard(self.path):
-                written.path.unlink(missing_ok=True)
-
-    def _kept(self, digest: str) -> bool:
-        """Whether a sound block is stored; if so, its grace period starts anew."""
-        with self._database.read() as connection:
-            row = blockrows.find(connection, digest)
-        if row is None or not self._sound(row):
-            return False
-        with self._database.write() as connection:
-            blockrows.touch(connection, digest, time.time())
-            return blockrows.find(connection, digest) is not None
-
-    def _sound(self, row: BlockRow) -> bool:
-        try:
-            check_file(self._files.path(row.digest), row.nbytes, row.checksum)
-        except (CorruptBlockError, FileNotFoundError):
-            return False
-        except OSError as error:
-            raise failures.os_failure(error, self.path) from error
-        return True
+        self.blocks.put(block, cost_s)
 
     def get_block(self, key: BlockKey) -> KVBlock:
-        """A stored block, checked; its tensors are views of the file that cannot alter it.
+        """A stored block, checked; its tensors are to be read only, and nothing that is done to them alters the file.
 
-        Nothing is removed when it is damaged: :meth:`put_block` of the same key replaces it.
+        A damaged one is set aside and never read again; :meth:`put_block` of the same key replaces it. While a block is
+        in use its file is not evicted.
 
         Raises
         ------
         MissingBlockError
-            It is not stored, or its file is gone.
+            It is not stored, was evicted or set aside, or its file is gone.
         CorruptBlockError
             The file is not what was written.
         BankMismatchError
             The key is not of this bank, or the file holds another key's block; names the field.
         """
-        self._check_key(key)
+        loaded = self.blocks.read(key)
+        self.blocks.note(loaded)
+        return loaded.block
+
+    def limits(self) -> tuple[int | None, int | None]:
+        """The bank's ``max_bytes`` and this namespace's quota, bytes; None where there is no limit."""
         with self._database.read() as connection:
-            row = blockrows.find(connection, key.digest)
-        while row is not None:
-            try:
-                return load_block(self._files.path(key.digest), key, row.nbytes, row.checksum)
-            except FileNotFoundError:
-                break
-            except CorruptBlockError as error:
-                damage = error
-            except OSError as error:
-                raise failures.os_failure(error, self.path) from error
-            with self._database.read() as connection:
-                found = blockrows.find(connection, key.digest)
-            if found is not None and found.checksum == row.checksum:
-                raise CorruptBlockError(
-                    f"The stored block of page {key.page[:12]} at {key.dpi} DPI is damaged, {damage}: compile and "
-                    f"store it again, and look for more damage with `qvpic bank verify --bank {self.path}`."
-                ) from damage
-            row = found  # replaced by another process between the two reads
-        raise MissingBlockError(
-            f"The block of page {key.page[:12]} at {key.dpi} DPI is not in the bank at {str(self.path)!r}: compile and "
-            f"store it again, for example by ingesting its document again."
-        )
+            return self.blocks.room.limits(connection, self.namespace)
 
-    def _foreign_field(self, key: BlockKey) -> str | None:
-        """The first field in which a key is not one of this bank's."""
-        dpi = key.dpi if key.dpi in self.recipe.dpis else self.recipe.dpis[0]
-        differing = key.differing(self.recipe.block_key(key.page, dpi, self.namespace))
-        return differing[0] if differing else None
+    def set_max_bytes(self, max_bytes: int | None) -> None:
+        """Bound the block files of all namespaces, temporary ones included; None: no bound. It holds from now on.
 
-    def _check_key(self, key: BlockKey) -> None:
-        field = self._foreign_field(key)
-        if field is None:
-            return
-        own = self.recipe.block_key(key.page, self.recipe.dpis[0], self.namespace)
-        held = list(self.recipe.dpis) if field == "dpi" else getattr(own, field)
-        raise BankMismatchError(
-            f"The bank at {str(self.path)!r} holds blocks with {field} {str(held)[:24]!r}, asked for is "
-            f"{str(getattr(key, field))[:24]!r}: use the bank's own {field}, or another bank.",
-            field=field,
-        )
+        What is too much is evicted now, and room is made as blocks are put: first what is cheap to compile again for
+        its size and has not been used for long, of a page the high resolution first, and nothing that is in use.
+        Documents stay; a request that needs an evicted block compiles it again, as its ``on_miss`` says.
+
+        Raises
+        ------
+        BankFullError
+            What is in use just now exceeds the limit.
+        ConfigError
+            Not a whole number from 1, or less than the namespaces' quotas together.
+        """
+        self.blocks.room.set_max_bytes(max_bytes)
+
+    def set_quota(self, quota: int | None) -> None:
+        """Bound this namespace's block files, and keep as much of the bank's limit for it; None: no quota.
+
+        A namespace only ever evicts its own blocks. Those without a quota share what the quotas leave.
+
+        Raises
+        ------
+        BankFullError, ConfigError
+            As :meth:`set_max_bytes`.
+        """
+        self.blocks.room.set_quota(self.namespace, quota)
 
     def document_digest(self, source: str) -> str | None:
         """The digest the document was stored with, None when it is not stored."""
@@ -379,10 +356,19 @@ class Bank:
     def stats(self) -> BankStats:
         """What this namespace holds; reads no block."""
         with failures.guard(self.path):
-            return upkeep.statistics(self._database, self.recipe, self.namespace)
+            self.blocks.log.write()
+            return upkeep.statistics(self._database, self.blocks.room, self.recipe, self.namespace)
+
+    def disk_bytes(self) -> int:
+        """Bytes of every file in the bank's folder, whatever namespace it belongs to; for whoever runs the machine."""
+        with failures.guard(self.path):
+            return upkeep.disk_bytes(self.path)
 
     def verify(self, *, progress: Callable[[int, int], None] | None = None, grace_s: float = GRACE_S) -> list[Problem]:
         """Check the whole bank, all namespaces: database, every block's file, every page, leftover files.
+
+        Blocks that are damaged are set aside, where the bank can be written: the next ingest of their documents, or a
+        request that needs them, compiles them again.
 
         Parameters
         ----------
@@ -392,7 +378,7 @@ class Bank:
             Leftover files younger than this many seconds may be of a writer at work and are no problem.
         """
         with failures.guard(self.path):
-            return list(upkeep.verify(self._database, self._files, self.recipe, grace_s, progress))
+            return list(upkeep.verify(self._database, self.blocks, self.recipe, grace_s, progress))
 
     def gc(self, *, dry_run: bool = False, grace_s: float = GRACE_S) -> GcResult:
         """Remove, in all namespaces, blocks that no document's page needs, and what stopped writers left.
@@ -406,11 +392,22 @@ class Bank:
             the document that they belong to. With 0, let no other process ingest meanwhile.
         """
         with failures.guard(self.path):
-            return upkeep.collect(self._database, self._files, grace_s, dry_run)
+            self.blocks.log.write()
+            return upkeep.collect(self._database, self.blocks, grace_s, dry_run)
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until what was put has reached the remote tier; how many blocks have not after ``timeout_s`` seconds.
+
+        0 at once without a remote tier. What is left is uploaded when the bank is opened with it again.
+        """
+        return self.blocks.flush(timeout_s)
 
     def close(self) -> None:
-        """Close the database; blocks that were read stay usable."""
-        self._database.close()
+        """Close the bank; blocks that were read stay usable. Harmless when closed."""
+        try:
+            self.blocks.close()
+        finally:
+            self._database.close()
 
     def __enter__(self) -> Bank:
         return self

@@ -11,28 +11,39 @@ from pathlib import Path
 from qvpic_rag.bank import blockrows, catalogue, failures
 from qvpic_rag.bank.blockfile import check_file
 from qvpic_rag.bank.blockrows import BlockRow
+from qvpic_rag.bank.blocks import BlockStore
 from qvpic_rag.bank.files import BlockFiles, FoundFile
 from qvpic_rag.bank.index_db import Database
 from qvpic_rag.bank.recipe import summary
 from qvpic_rag.bank.records import BankStats, GcResult, Problem
+from qvpic_rag.bank.room import Room
+from qvpic_rag.bank.usage import counters
 from qvpic_rag.errors import BankError, CorruptBlockError
 from qvpic_rag.records import Recipe
 
-__all__ = ["collect", "statistics", "verify"]
+__all__ = ["collect", "disk_bytes", "statistics", "verify"]
 
 _BATCH = 32  # unlinking large files takes a while, and other writers wait for it
 _AGAIN = "it is compiled again when a request needs it"
 
 
-def statistics(database: Database, recipe: Recipe, namespace: str) -> BankStats:
-    """Statistics of one namespace, from the database alone but for the bytes on the disk."""
+def statistics(database: Database, room: Room, recipe: Recipe, namespace: str) -> BankStats:
+    """Statistics of one namespace, from the database alone."""
     with database.read() as connection:
-        query = f"""SELECT dpi, count(*), sum(bytes) FROM blocks WHERE {catalogue.IN_NAMESPACE}
+        query = f"""SELECT dpi, count(*), sum(bytes) FROM blocks WHERE {catalogue.IN_NAMESPACE} AND state = ?
             GROUP BY dpi ORDER BY dpi"""
-        rows = connection.execute(query, (namespace,)).fetchall()
+        rows = connection.execute(query, (namespace, blockrows.STORED)).fetchall()
+        query = f"SELECT count(*) FROM blocks WHERE {catalogue.IN_NAMESPACE} AND state = ?"
+        evicted, damaged = (
+            int(connection.execute(query, (namespace, state)).fetchone()[0])
+            for state in (blockrows.EVICTED, blockrows.DAMAGED)
+        )
         query = f"SELECT count(*) FROM documents WHERE {catalogue.IN_NAMESPACE}"
         documents = int(connection.execute(query, (namespace,)).fetchone()[0])
         pages = catalogue.page_count(connection, namespace)
+        unlinked = blockrows.count_unlinked(connection, namespace)
+        total, quota = room.limits(connection, namespace)
+        counts = counters(connection, namespace)
         generation = catalogue.generation(connection, namespace, database.folder)
     return BankStats(
         path=str(database.folder),
@@ -41,13 +52,18 @@ def statistics(database: Database, recipe: Recipe, namespace: str) -> BankStats:
         pages=pages,
         blocks={dpi: count for dpi, count, _ in rows},
         block_bytes={dpi: nbytes for dpi, _, nbytes in rows},
-        disk_bytes=_disk_bytes(database.folder),
+        unlinked=unlinked,
+        evicted=evicted,
+        damaged=damaged,
+        limit=total if quota is None else quota,
+        counters=counts,
         generation=generation,
         recipe=summary(recipe),
     )
 
 
-def _disk_bytes(folder: Path) -> int:
+def disk_bytes(folder: Path) -> int:
+    """Bytes of every file in a bank's folder: all namespaces, database, indexes and leftovers included."""
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:
@@ -64,23 +80,23 @@ def _expired(modified: float, now: float, grace_s: float) -> bool:
 
 def verify(
     database: Database,
-    files: BlockFiles,
+    blocks: BlockStore,
     recipe: Recipe,
     grace_s: float,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[Problem]:
-    """Check the database, every block, every page, and that no other file lies about; nothing is changed."""
+    """Check the database, every block, every page, and that no other file lies about; damaged blocks are set aside."""
     try:
         with database.read() as connection:
             yield from _check_database(connection)
             total = sum(connection.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("blocks", "pages"))
-        for done, problem in enumerate(_checks(database, files, recipe), start=1):
+        for done, problem in enumerate(_checks(database, blocks, recipe), start=1):
             if problem is not None:
                 yield problem
             if progress is not None:
                 progress(min(done, total), total)
         now = time.time()
-        for found in files.walk():
+        for found in blocks.files.walk():
             yield from _check_file_found(database, found, str(found.path.relative_to(database.folder)), now, grace_s)
     except BankError as error:
         if not failures.is_damage(error.__cause__):
@@ -88,9 +104,9 @@ def verify(
         yield Problem("database", "", str(error))
 
 
-def _checks(database: Database, files: BlockFiles, recipe: Recipe) -> Iterator[Problem | None]:
+def _checks(database: Database, blocks: BlockStore, recipe: Recipe) -> Iterator[Problem | None]:
     for row in blockrows.all_rows(database):
-        yield _check_block(database, files, recipe, row)
+        yield _check_block(database, blocks, recipe, row)
     yield from _check_pages(database, recipe.dimension)
 
 
@@ -106,16 +122,18 @@ def _check_database(connection: sqlite3.Connection) -> Iterator[Problem]:
             yield Problem("database", "", f"The change counter of namespace {name!r} is damaged: {advice}.")
 
 
-def _check_block(database: Database, files: BlockFiles, recipe: Recipe, row: BlockRow) -> Problem | None:
+def _check_block(database: Database, blocks: BlockStore, recipe: Recipe, row: BlockRow) -> Problem | None:
     """The problem of a block unless another process put or removed the block meanwhile."""
     current: BlockRow | None = row
     while current is not None:
-        problem = _inspect(files, recipe, current)
+        problem = _inspect(blocks.files, recipe, current)
         if problem is None:
             return None
         with database.read() as connection:
             found = blockrows.find(connection, row.digest)
         if found == current:
+            if problem.kind == "corrupt":
+                blocks.quarantine(current)
             return problem
         current = found
     return None
@@ -123,6 +141,10 @@ def _check_block(database: Database, files: BlockFiles, recipe: Recipe, row: Blo
 
 def _inspect(files: BlockFiles, recipe: Recipe, row: BlockRow) -> Problem | None:
     what = f"Block {row.digest[:12]} (page {row.page[:12]} at {row.dpi} DPI)"
+    if row.state == blockrows.EVICTED:
+        return None
+    if row.state == blockrows.DAMAGED:
+        return Problem("quarantined", row.digest, f"{what} was found damaged and is set aside: {_AGAIN}.")
     try:
         header = check_file(files.path(row.digest), row.nbytes, row.checksum)
     except FileNotFoundError:
@@ -178,15 +200,12 @@ def _check_file_found(database: Database, found: FoundFile, name: str, now: floa
 
 
 class _Collector:
-    """One run of garbage collection.
+    """One run of garbage collection."""
 
-    Files are unlinked inside the writing transaction that removes their rows: a block that another process stores anew
-    under the same name can then only come before (and is seen) or after (and stays).
-    """
-
-    def __init__(self, database: Database, files: BlockFiles, grace_s: float, dry_run: bool) -> None:
+    def __init__(self, database: Database, blocks: BlockStore, grace_s: float, dry_run: bool) -> None:
         self.database = database
-        self.files = files
+        self.store = blocks
+        self.files = blocks.files
         self.grace_s = grace_s
         self.dry_run = dry_run
         self.now = time.time()
@@ -211,21 +230,25 @@ class _Collector:
             return connection.execute(f"DELETE FROM pages WHERE {condition}").rowcount
 
     def blocks(self) -> int:
-        """Blocks of pages that no document holds."""
-        if self.dry_run:
-            with self.database.read() as connection:
-                rows = blockrows.unlinked(connection, self.now, self.grace_s)
-            for row in rows:
-                self.unlink(self.files.path(row.digest), self._size(row))
-            return len(rows)
-        count = 0
+        """Blocks of pages that no document holds; one that a request has mapped stays."""
+        count = skipped = 0
         while True:
-            with self.database.write() as connection:
-                rows = blockrows.unlinked(connection, self.now, self.grace_s, _BATCH)
-                for row in rows:
-                    self.unlink(self.files.path(row.digest), self._size(row))
-                    blockrows.delete(connection, row.digest)
-            count += len(rows)
+            if self.dry_run:
+                with self.database.read() as connection:
+                    rows = blockrows.unlinked(connection, self.now, self.grace_s, _BATCH, skipped)
+                gone, skipped = rows, skipped + len(rows)
+            else:
+                with self.database.write() as connection:
+                    rows = blockrows.unlinked(connection, self.now, self.grace_s, _BATCH, skipped)
+                    taken = self.store.room.remove(connection, rows)
+                sizes = [self._size(one.row) for one in taken]
+                self.bytes += sum(sizes)
+                self.store.room.finish(taken)
+                gone, skipped = [one.row for one in taken], skipped + len(rows) - len(taken)
+                self.store.forget([row.digest for row in gone])
+            if self.dry_run:
+                self.bytes += sum(self._size(row) for row in gone)
+            count += len(gone)
             if len(rows) < _BATCH:
                 return count
 
@@ -235,8 +258,10 @@ class _Collector:
     def leftovers(self) -> tuple[int, int]:
         """Block files without a row, and temporary files."""
         orphans = temporary = 0
+        with self.database.read() as connection:
+            at_work = {name for (name,) in connection.execute("SELECT file FROM reservations")}
         for found in self.files.walk():
-            if not _expired(found.modified, self.now, self.grace_s):
+            if not _expired(found.modified, self.now, self.grace_s) or found.path.name in at_work:
                 continue
             if found.digest:
                 orphans += self._orphan(found)
@@ -259,10 +284,12 @@ class _Collector:
             return True
 
 
-def collect(database: Database, files: BlockFiles, grace_s: float, dry_run: bool) -> GcResult:
+def collect(database: Database, blocks: BlockStore, grace_s: float, dry_run: bool) -> GcResult:
     """Remove what nothing refers to; see :class:`~qvpic_rag.bank.records.GcResult` and ``Bank.gc``."""
-    run = _Collector(database, files, grace_s, dry_run)
+    if not dry_run:
+        blocks.recover()
+    run = _Collector(database, blocks, grace_s, dry_run)
     pages = run.pages()
-    blocks = run.blocks()
+    removed = run.blocks()
     orphans, temporary = run.leftovers()
-    return GcResult(blocks, pages, orphans, temporary, run.bytes, dry_run)
+    return GcResult(removed, pages, orphans, temporary, run.bytes, dry_run)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from qvpic_rag.pipeline.engine import Engine
 from qvpic_rag.records import Document, Page
 
-__all__ = ["given", "retrieved"]
+__all__ = ["given", "retrieved", "scored"]
 
 
 def retrieved(engine: Engine, vector: npt.NDArray[np.float32], top_k: int) -> list[tuple[Page, float]]:
@@ -21,13 +21,10 @@ def retrieved(engine: Engine, vector: npt.NDArray[np.float32], top_k: int) -> li
     return [(stored[i], score) for i, score in zip(ids, scores, strict=True) if i in stored]
 
 
-def given(
-    engine: Engine, vector: npt.NDArray[np.float32], items: Sequence[Document | Page]
-) -> list[tuple[Page, float]]:
-    """Given pages, and the pages of given texts, in their order, each page once, and their scores.
+def given(engine: Engine, items: Sequence[Document | Page]) -> dict[str, Page]:
+    """Given pages, and the pages of given texts, in their order, each once, by digest.
 
-    Pages are known by what they look like, so a text finds the caches of whatever document it was compiled with. The
-    embeddings of pages that the bank does not hold are computed now, and remembered for a while.
+    Pages are known by what they look like, so a text finds the caches of whatever document it was compiled with.
     """
     pages: dict[str, Page] = {}
     for item in items:
@@ -36,6 +33,14 @@ def given(
             continue
         for page in engine.layout(item.text):
             pages.setdefault(page.digest, replace(page, source=item.source))
+    return pages
+
+
+def scored(engine: Engine, vector: npt.NDArray[np.float32], pages: Mapping[str, Page]) -> list[tuple[Page, float]]:
+    """Pages and their scores, in their order.
+
+    The embeddings of pages that the bank does not hold are computed now, and remembered for a while.
+    """
     stored = engine.bank.embeddings(list(pages))
     return [
         (page, float((stored[digest] if digest in stored else engine.embedding(page.text)) @ vector))

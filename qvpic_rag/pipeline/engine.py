@@ -20,6 +20,7 @@ from qvpic_rag.embed import Embedder
 from qvpic_rag.errors import BankError
 from qvpic_rag.index import PageIndex
 from qvpic_rag.models import VisionLanguageModel
+from qvpic_rag.packing import pack
 from qvpic_rag.pipeline.recognise import KnownTexts
 from qvpic_rag.records import BlockKey, KVBlock, Page, Recipe
 from qvpic_rag.render import Renderer
@@ -43,6 +44,7 @@ def make_recipe(
     renderer: Renderer,
     embedder: Embedder,
     dpis: tuple[int, int],
+    storage: tuple[str, str] = ("native", "native"),
 ) -> Recipe:
     """What a bank of these parts is made with."""
     return Recipe(
@@ -60,6 +62,7 @@ def make_recipe(
         embedder=embedder.name,
         embedder_digest=embedder.digest,
         dimension=embedder.dimension,
+        storage=storage,
     )
 
 
@@ -134,7 +137,10 @@ class Engine:
         return linked
 
     def compile(self, wanted: Iterable[tuple[Page, int]]) -> Iterable[KVBlock]:
-        """Render and compile ``(page, dpi)`` pairs, batching pictures of one size; yields blocks in any order."""
+        """Render and compile ``(page, dpi)`` pairs, batching pictures of one size; yields blocks in any order.
+
+        They have the form that the bank stores, so that an answer does not depend on where a block came from.
+        """
         pictures = [(self.renderer.image(page, dpi), self.key(page, dpi)) for page, dpi in wanted]
 
         def size(item: tuple[Image.Image, BlockKey]) -> tuple[int, int]:
@@ -143,7 +149,7 @@ class Engine:
         for _, same in groupby(sorted(pictures, key=size), key=size):
             for batch in _batches(list(same), self.batch_size):
                 images, keys = zip(*batch, strict=True)
-                yield from compile_pages(self.model, self.template, images, keys)
+                yield from map(pack, compile_pages(self.model, self.template, images, keys))
 
     def search(self, vector: np.ndarray, top_k: int) -> tuple[list[int], list[float]]:
         """Ids and scores of the nearest pages, best first."""

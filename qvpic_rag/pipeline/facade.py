@@ -11,7 +11,7 @@ from typing import IO, Any
 from PIL import Image
 
 from qvpic_rag.bank import Bank
-from qvpic_rag.config import GenerateConfig, RenderProfile, RequestConfig, RouteConfig, check_dpis
+from qvpic_rag.config import GenerateConfig, RenderProfile, RequestConfig, RouteConfig, check_dpis, check_storage
 from qvpic_rag.embed import load_embedder
 from qvpic_rag.errors import ConfigError, InputError
 from qvpic_rag.models import BUNDLED, load_model
@@ -56,6 +56,7 @@ class QVPIC:
         embedder: str | None = None,
         profile: str | RenderProfile | None = None,
         dpis: tuple[int, int] | None = None,
+        storage: str | tuple[str, str] | None = None,
         system_prompt: str | None = None,
         top_k: int = 8,
         alpha: float = 0.65,
@@ -71,6 +72,8 @@ class QVPIC:
         namespace: str = "default",
         batch_size: int = 4,
         strict: bool = False,
+        ram_bytes: int = 2**30,
+        remote: str | None = None,
     ) -> QVPIC:
         """Load a model and open its bank, which is created where there is none.
 
@@ -90,6 +93,9 @@ class QVPIC:
             path.
         dpis : tuple[int, int], optional
             Low and high resolution, dots per inch; the paper's 72 and 120 by default.
+        storage : str or tuple[str, str], optional
+            How blocks are stored: ``native`` (the model's dtype) by default, ``int8`` or ``int4`` (about a half and a
+            quarter of bfloat16's bytes, read with small errors), or a pair for the low and the high resolution.
         system_prompt : str, optional
             Part of the prefix that pages are compiled under, so another one needs another bank.
         top_k, max_context_tokens, overflow, on_miss, max_waiting
@@ -104,6 +110,13 @@ class QVPIC:
             Pages per compiling forward pass; lower it where memory is short.
         strict : bool
             Refuse documents with characters that no font draws, instead of warning.
+        ram_bytes : int
+            Bytes of blocks kept in memory (pinned where CUDA is present), the ones used last; 0: none, every request
+            reads its blocks from the bank's files.
+        remote : str, optional
+            URL of a remote tier that fsspec knows, such as ``s3://bucket/folder`` (extra ``s3``): blocks are uploaded
+            in the background, and those that are not in the bank's files are looked for there before they are compiled.
+            Credentials come from where its driver looks for them, such as ``AWS_...`` variables; it may be down.
 
         Raises
         ------
@@ -114,11 +127,14 @@ class QVPIC:
         check_arguments(model, bank, embedder=embedder, system_prompt=system_prompt, dtype=dtype, revision=revision)
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ConfigError(f"batch_size must be a whole number from 1, not {batch_size!r}.")
+        if not isinstance(ram_bytes, int) or isinstance(ram_bytes, bool) or ram_bytes < 0:
+            raise ConfigError(f"ram_bytes must be a whole number of bytes from 0, not {ram_bytes!r}.")
         request = RequestConfig(top_k, max_context_tokens, overflow, on_miss, max_waiting)
         routing = RouteConfig(alpha, budget)
         known = Bank.recipe_at(bank)
         renderer = Renderer(profile_of(profile, known, model), strict=strict)
         resolutions = check_dpis(dpis or (known.dpis if known else _DEFAULT_DPIS))
+        forms = check_storage(storage if storage is not None else known.storage if known else "native")
         target = resolve_device(device)
         options = {
             "device": str(target),
@@ -136,9 +152,12 @@ class QVPIC:
             embedder or (known.embedder if known else ("demo" if model in BUNDLED else "BAAI/bge-m3")),
             device=str(loaded.device),
         )
-        recipe = make_recipe(loaded, template, renderer, vectors, resolutions)
+        recipe = make_recipe(loaded, template, renderer, vectors, resolutions, forms)
         # A bank that may only be read is opened, not created.
-        store = Bank.create(bank, recipe, namespace) if known is None else Bank.open(bank, namespace)
+        if known is None:
+            store = Bank.create(bank, recipe, namespace, ram_bytes=ram_bytes, remote=remote)
+        else:
+            store = Bank.open(bank, namespace, ram_bytes=ram_bytes, remote=remote)
         try:
             store.check(recipe)
             engine = Engine(loaded, template, renderer, vectors, store, batch_size)

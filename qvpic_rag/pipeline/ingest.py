@@ -9,9 +9,10 @@ from pathlib import Path
 
 from qvpic_rag.documents import Failure, LeftOut, document_digest
 from qvpic_rag.errors import DocumentError, InputError
+from qvpic_rag.pipeline.compiling import compile_missing
 from qvpic_rag.pipeline.engine import Engine
 from qvpic_rag.progress import Progress
-from qvpic_rag.records import Document, Page
+from qvpic_rag.records import Document, KVBlock, Page
 
 __all__ = ["IngestReport", "ingest"]
 
@@ -113,7 +114,7 @@ def _plan(engine: Engine, items: Iterable[Document | Failure | LeftOut], tally: 
             continue
         if engine.bank.document_digest(item.source) == digest:
             stored = tuple(engine.bank.document_pages(item.source))
-            if any(not engine.bank.has_block(engine.key(page, dpi)) for page in stored for dpi in engine.dpis):
+            if _lost(engine, stored):
                 yield _Planned(item, digest, stored, "repaired")
             else:
                 tally.unchanged.append(item.source)
@@ -137,6 +138,13 @@ def _missing(engine: Engine, pages: Iterable[Page]) -> list[tuple[Page, int]]:
     return [pair for pair, stored in zip(wanted, kept, strict=True) if not stored]
 
 
+def _lost(engine: Engine, pages: Iterable[Page]) -> bool:
+    """Whether blocks of stored pages are gone that should be there; in a bank with a limit, evicted ones need not."""
+    limited = any(limit is not None for limit in engine.bank.limits())
+    keys = [engine.key(page, dpi) for page in pages for dpi in engine.dpis]
+    return any(not engine.bank.has_block(key) and not (limited and engine.bank.blocks.was_evicted(key)) for key in keys)
+
+
 def _windows(plan: list[_Planned]) -> Iterator[list[_Planned]]:
     window: list[_Planned] = []
     for item in plan:
@@ -152,12 +160,13 @@ def _compile_window(engine: Engine, window: list[_Planned], tally: _Tally) -> It
     """Compile and store what the bank lacks; yields the number of pages done so far."""
     pages = [page for item in window for page in item.pages]
     wanted = _missing(engine, pages)
-    step = engine.batch_size * 2
-    for at in range(0, len(wanted), step):
-        for block in engine.compile(wanted[at : at + step]):
-            engine.bank.put_block(block)
-            tally.compiled += 1
-        yield (at + step) * len(pages) // max(len(wanted) + step, 1)
+
+    def keep(block: KVBlock, seconds: float) -> None:
+        engine.bank.put_block(block, cost_s=seconds)
+        tally.compiled += 1
+
+    for done, _ in enumerate(compile_missing(engine, wanted, keep), start=1):
+        yield done * len(pages) // (len(wanted) + 1)
 
 
 def _commit(engine: Engine, window: list[_Planned], tally: _Tally) -> None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from qvpic_rag.assemble import assemble
+from qvpic_rag.bank import BlockLoader
 from qvpic_rag.config import GenerateConfig, RequestConfig, RouteConfig
-from qvpic_rag.errors import BankError, ContextOverflowError, CorruptBlockError, InputError, MissingBlockError
+from qvpic_rag.errors import ContextOverflowError, InputError
 from qvpic_rag.generate import generate, prompt
-from qvpic_rag.pipeline.context import given, retrieved
+from qvpic_rag.pipeline.context import given, retrieved, scored
 from qvpic_rag.pipeline.engine import Engine
+from qvpic_rag.pipeline.loading import LoadedPage, compiled, stored
 from qvpic_rag.pipeline.turns import turns_of
-from qvpic_rag.records import Answer, Document, KVBlock, Message, Page, Route, RoutedPage, Timing, Usage
-from qvpic_rag.route import RouteDecision, route
+from qvpic_rag.records import Answer, Document, Message, Page, Route, RoutedPage, Timing, Usage
+from qvpic_rag.route import route
 
 __all__ = ["Question", "answer"]
 
@@ -54,17 +57,6 @@ class _Clock:
         self._last = now
 
 
-@dataclass(frozen=True, eq=False)
-class _Loaded:
-    """One page of the request with its block."""
-
-    page: Page
-    score: float
-    decision: RouteDecision
-    dpi: int
-    block: KVBlock
-
-
 def answer(
     engine: Engine,
     question: Question,
@@ -93,6 +85,7 @@ def answer(
             return Answer("", "cancelled", Route(), Timing(), Usage(0, 0, 0, 0))
         waited = (time.perf_counter() - came) * 1000
         found = _answer(engine, question, on_piece, cancelled)
+    engine.bank.blocks.note_use()
     return replace(found, timing=replace(found.timing, wait=waited)) if waited >= _WAIT_MS else found
 
 
@@ -100,17 +93,9 @@ def _answer(
     engine: Engine, question: Question, on_piece: Callable[[str], None], cancelled: threading.Event | None
 ) -> Answer:
     clock = _Clock()
-    vector = engine.embedder.encode([question.query], query=True)[0]
-    clock.lap("embed")
-    if question.context is None:
-        found = retrieved(engine, vector, question.request.top_k)
-    else:
-        found = given(engine, vector, question.context)
-    clock.lap("search")
-    decisions = route([score for _, score in found], question.route)
-    clock.lap("route")
-    routed = [(page, score, decision) for (page, score), decision in zip(found, decisions, strict=True)]
-    loaded, compiled, note = _load(engine, question, routed, clock)
+    with BlockLoader(engine.bank.blocks) as loader:
+        loaded, compiled_now, note = _pages(engine, question, loader, clock)
+        tiers = dict(loader.tiers)
     query_ids = (
         engine.template.suffix(question.messages) if loaded else engine.template.without_pages(question.messages)
     )
@@ -148,60 +133,41 @@ def _answer(
         text=generated.text,
         finish_reason=generated.finish_reason,
         reasoning=generated.reasoning,
-        route=_route(kept, dropped, compiled, note),
-        timing=_timing(clock, generated.first_token or end, end),
+        route=_route(kept, dropped, compiled_now, note),
+        timing=_timing(clock, generated.first_token or end, end, tiers),
         usage=Usage(context.tokens, len(query_ids), len(generated.token_ids), context.nbytes),
     )
 
 
-def _load(
-    engine: Engine,
-    question: Question,
-    routed: Sequence[tuple[Page, float, RouteDecision]],
-    clock: _Clock,
-) -> tuple[list[_Loaded], list[str], str]:
-    """Blocks of all pages; missing and damaged ones are compiled on the spot unless the request forbids it."""
-    dpis = [engine.high if decision.promoted else engine.low for _, _, decision in routed]
-    blocks: dict[str, KVBlock] = {}
-    missing: list[tuple[Page, int]] = []
-    for (page, _, _), dpi in zip(routed, dpis, strict=True):
-        key = engine.key(page, dpi)
-        try:
-            blocks[key.digest] = engine.bank.get_block(key)
-        except (MissingBlockError, CorruptBlockError) as error:
-            if question.request.on_miss == "error":
-                raise MissingBlockError(
-                    f"Page {page.number} of {page.source} at {dpi} DPI is not usable ({error}); ingest "
-                    "the document again, or ask with on_miss='compile'."
-                ) from error
-            missing.append((page, dpi))
+def _pages(
+    engine: Engine, question: Question, loader: BlockLoader, clock: _Clock
+) -> tuple[list[LoadedPage], list[str], str]:
+    """The request's pages with their blocks, the digests of those compiled now, and a note."""
+    pages = None if question.context is None else given(engine, question.context)
+    if pages is not None:  # they are known before the question is embedded, though not yet which are promoted
+        loader.prefetch([engine.key(page, engine.low) for page in pages.values()])
+    vector = engine.embedder.encode([question.query], query=True)[0]
+    clock.lap("embed")
+    found = retrieved(engine, vector, question.request.top_k) if pages is None else scored(engine, vector, pages)
+    clock.lap("search")
+    decisions = route([score for _, score in found], question.route)
+    clock.lap("route")
+    routed = [(page, score, decision) for (page, score), decision in zip(found, decisions, strict=True)]
+    entries = stored(engine, loader, routed, question.request.on_miss)
     clock.lap("load")
-    note = ""
-    if missing:
-        for block in engine.compile(missing):
-            blocks[block.key.digest] = block
-            note = _keep(engine, block) or note
-        clock.lap("compile")
-    loaded = [
-        _Loaded(page, score, decision, dpi, blocks[engine.key(page, dpi).digest])
-        for (page, score, decision), dpi in zip(routed, dpis, strict=True)
-    ]
-    return loaded, [page.digest for page, _ in missing], note
-
-
-def _keep(engine: Engine, block: KVBlock) -> str:
-    """Store a block compiled during a request; returns what went wrong, because the answer does not depend on it."""
-    try:
-        engine.bank.put_block(block)
-    except BankError as error:
-        _log.warning("a page compiled during a request was not stored: %s", error)
-        return f"A page was compiled during the request but could not be stored: {error}"
-    return ""
+    ready = [entry for entry in entries if isinstance(entry, LoadedPage)]
+    low = sum(entry.decision.promoted and entry.dpi == engine.low for entry in ready)
+    note = f"The high resolution of {low} page(s) is not stored; the low one was read." if low else ""
+    if len(ready) == len(entries):
+        return ready, [], note
+    loaded, digests, problem = compiled(engine, loader, entries)
+    clock.lap("compile")
+    return loaded, digests, problem or note
 
 
 def _fit(
-    engine: Engine, question: Question, loaded: list[_Loaded], query_tokens: int
-) -> tuple[list[_Loaded], list[_Loaded]]:
+    engine: Engine, question: Question, loaded: list[LoadedPage], query_tokens: int
+) -> tuple[list[LoadedPage], list[LoadedPage]]:
     """Pages that fit, in request order, and those left out, lowest rank first."""
     limit = engine.model.max_context
     if question.request.max_context_tokens is not None:
@@ -214,7 +180,7 @@ def _fit(
             "or lower max_new_tokens."
         )
 
-    def needed(pages: list[_Loaded]) -> int:
+    def needed(pages: list[LoadedPage]) -> int:
         return fixed + sum(block.tokens for block in engine.link([page.block for page in pages]))
 
     kept, dropped = list(loaded), []
@@ -230,7 +196,7 @@ def _fit(
     return kept, dropped
 
 
-def _route(kept: list[_Loaded], dropped: list[_Loaded], compiled: list[str], note: str) -> Route:
+def _route(kept: list[LoadedPage], dropped: list[LoadedPage], compiled: list[str], note: str) -> Route:
     return Route(
         pages=tuple(
             RoutedPage(
@@ -251,8 +217,8 @@ def _route(kept: list[_Loaded], dropped: list[_Loaded], compiled: list[str], not
     )
 
 
-def _timing(clock: _Clock, first: float, end: float) -> Timing:
-    stages = {name: value for name, value in clock.stages.items() if name != "compile"}
+def _timing(clock: _Clock, first: float, end: float, tiers: dict[str, int]) -> Timing:
+    stages: dict[str, Any] = {name: value for name, value in clock.stages.items() if name != "compile"}
     spent = sum(clock.stages.values())
     ttft = (first - clock.start) * 1000
     timing = Timing(
@@ -262,4 +228,4 @@ def _timing(clock: _Clock, first: float, end: float) -> Timing:
         decode=(end - first) * 1000,
         total=(end - clock.start) * 1000,
     )
-    return replace(timing, compile=clock.stages.get("compile"))
+    return replace(timing, compile=clock.stages.get("compile"), tiers=tiers)

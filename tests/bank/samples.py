@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from qvpic_rag.bank import Bank
+from qvpic_rag.packing import Packed, pack
 from qvpic_rag.records import KVBlock, Page, Recipe
 
 DIMENSION = 8
@@ -79,7 +80,7 @@ def block(
     tokens = shape[2]
     token_ids = torch.arange(tokens) + 1000
     positions = torch.arange(axes * tokens).reshape(axes, tokens) % 7
-    return KVBlock(keys, values, token_ids, positions, span=5, key=key)
+    return pack(KVBlock(keys, values, token_ids, positions, span=5, key=key))
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -88,10 +89,27 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 def same(left: KVBlock, right: KVBlock) -> bool:
     """Bit by bit, NaN payloads included."""
-    tensors = ("keys", "values", "token_ids", "positions")
-    return (left.span, left.key) == (right.span, right.key) and all(
-        getattr(left, name).dtype == getattr(right, name).dtype
-        and getattr(left, name).shape == getattr(right, name).shape
-        and bits(getattr(left, name)) == bits(getattr(right, name))
-        for name in tensors
+    mine, other = tensors(left), tensors(right)
+    return (
+        (left.span, left.key) == (right.span, right.key)
+        and list(mine) == list(other)
+        and all(
+            mine[name].dtype == other[name].dtype
+            and mine[name].shape == other[name].shape
+            and bits(mine[name]) == bits(other[name])
+            for name in mine
+        )
     )
+
+
+def tensors(block: KVBlock) -> dict[str, torch.Tensor]:
+    """Every tensor of a block by the name that it has in the file."""
+    found = {"token_ids": block.token_ids, "positions": block.positions}
+    for name, held in (("keys", block.keys), ("values", block.values)):
+        if isinstance(held, Packed):
+            assert (held.kind, held.dtype) == (name, getattr(torch, block.key.dtype))
+            found |= {f"{name}.codes": held.codes, f"{name}.scales": held.scales}
+            found |= {} if held.lows is None else {f"{name}.lows": held.lows}
+        else:
+            found[name] = held
+    return found

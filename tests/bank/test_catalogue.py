@@ -162,7 +162,7 @@ def test_a_damaged_page_is_never_used(bank: Bank, lines: str) -> None:
         lambda: bank.document_pages("a.txt"),
         lambda: bank.find_page(page.digest),
     ):
-        with pytest.raises(BankError, match=r"Page 1 of the bank at .* is damaged: ingest 'a.txt' again after"):
+        with pytest.raises(BankError, match=r"Page 0 of 'a.txt' in the bank at .* is damaged: ingest it again after"):
             call()
     assert [entry.page.lines[0] for entry in bank.pages(ids[1:])] == ["two"]
 
@@ -211,7 +211,7 @@ def test_any_name_and_text_is_kept_and_reaches_no_path(tmp_path_factory, names, 
         for name in nasty:
             assert bank.remove_document(name)
         assert bank.page_count() == 0
-    assert {path.name for path in folder.iterdir()} == {"bank.sqlite", "index", "blocks"}
+    assert {path.name for path in folder.iterdir()} == {"bank.sqlite", "index", "blocks", "writers"}
     assert all(len(path.name) == 2 for path in (folder / "blocks").iterdir())
 
 
@@ -320,3 +320,16 @@ def test_damaged_text_is_one_sentence(bank: Bank) -> None:
         bank.documents()
     with pytest.raises(BankError, match="is damaged"):
         bank.verify()
+
+
+def test_ids_do_not_tell_what_others_store(bank: Bank) -> None:
+    with Bank.open(bank.path, "tenant") as tenant:
+        samples.put(tenant, "a.txt", ["one"], blocks=False)
+        samples.put(bank, "b.txt", [f"line {number}" for number in range(50)], blocks=False)
+        samples.put(tenant, "c.txt", ["two"], blocks=False)
+        first, second = tenant.vectors()[0].tolist()
+        assert second == first + 1
+        assert not set(tenant.vectors()[0].tolist()) & set(bank.vectors()[0].tolist())
+        tenant.remove_document("c.txt")
+        samples.put(tenant, "d.txt", ["three"], blocks=False)
+        assert tenant.vectors()[0].tolist() == [first, first + 2], "an id is never used again"

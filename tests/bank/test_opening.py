@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from qvpic_rag.bank import Bank, index_db
+from qvpic_rag.bank import Bank, index_db, schema
+from qvpic_rag.bank.recipe import decode_recipe, encode_recipe
 from qvpic_rag.errors import BankError, BankMismatchError, BankNotFoundError
 from tests.bank import samples
 
@@ -29,18 +32,17 @@ def golden_bank(folder: Path) -> None:
         samples.put(bank, "caf\udce9.txt", ["one"], blocks=False)
 
 
-def schema(path: Path) -> list[tuple[str, str]]:
+def tables(path: Path) -> list[tuple[str, str]]:
     with closing(sqlite3.connect(path)) as connection:
         return sorted(connection.execute("SELECT name, coalesce(sql, '') FROM sqlite_master").fetchall())
 
 
-def test_a_bank_of_format_1_opens_and_the_schema_has_not_moved(tmp_path: Path) -> None:
+def test_a_bank_of_format_1_is_brought_to_the_present(tmp_path: Path) -> None:
     folder = tmp_path / "old"
     folder.mkdir()
     with closing(sqlite3.connect(folder / "bank.sqlite")) as connection:
         connection.executescript("PRAGMA journal_mode = WAL;" + GOLDEN.read_text())
     golden_bank(tmp_path / "new")
-    assert schema(folder / "bank.sqlite") == schema(tmp_path / "new" / "bank.sqlite")
     with Bank.open(folder) as old, Bank.open(tmp_path / "new") as new:
         assert old.recipe == new.recipe == samples.recipe()
         assert old.documents() == new.documents()
@@ -51,6 +53,8 @@ def test_a_bank_of_format_1_opens_and_the_schema_has_not_moved(tmp_path: Path) -
         assert old.verify(grace_s=0) == []
         samples.put(old, "c.txt", ["three"])
         assert old.page_count() == 4
+        assert old.stats().blocks == {72: 1, 120: 1}
+    assert tables(folder / "bank.sqlite") == tables(tmp_path / "new" / "bank.sqlite")
     with Bank.open(folder, "tenant") as tenant:
         assert [entry.source for entry in tenant.documents()] == ["caf\udce9.txt"]
 
@@ -80,6 +84,7 @@ def test_create_makes_opens_and_compares(tmp_path: Path) -> None:
         ("processor", {"processor": "9" * 64}, ["image-processor"]),
         ("profile", {"profile_digest": "9" * 64, "profile": {"name": "demo"}}, ["'glyph'", "'demo'"]),
         ("dpis", {"dpis": (72, 144)}, ["(72, 120)", "(72, 144)"]),
+        ("storage", {"storage": ("int8", "native")}, ["native,native", "int8,native"]),
         ("conditioning", {"conditioning": "prefix-free"}, ["native", "prefix-free"]),
         ("embedder", {"embedder_digest": "9" * 64, "embedder": "demo"}, ["BAAI/bge-m3", "'demo'"]),
         ("dimension", {"dimension": 9}, ["8", "9"]),
@@ -173,10 +178,38 @@ def test_create_completes_what_a_killed_create_began(tmp_path: Path) -> None:
 def test_a_newer_bank_is_refused(bank: Bank) -> None:
     bank.close()
     with closing(sqlite3.connect(bank.path / "bank.sqlite")) as connection:
-        connection.execute(f"PRAGMA user_version = {index_db.FORMAT + 1}")
+        connection.execute(f"PRAGMA user_version = {schema.FORMAT + 1}")
     for make in (lambda: Bank.open(bank.path), lambda: Bank.create(bank.path, samples.recipe())):
-        with pytest.raises(BankError, match="has format 2, and this version of qvpic-rag reads up to 1: upgrade"):
+        with pytest.raises(BankError, match="has format 3, and this version of qvpic-rag reads up to 2: upgrade"):
             make()
+
+
+def test_recipes_without_storage_are_native_and_native_ones_are_written_as_they_were(tmp_path: Path) -> None:
+    native, packed = samples.recipe(), samples.recipe(storage=("int4", "int8"))
+    assert "storage" not in json.loads(encode_recipe(native))
+    for recipe in (native, packed):
+        assert decode_recipe(encode_recipe(recipe), tmp_path) == recipe
+    assert decode_recipe(encode_recipe(native), tmp_path).storage == ("native", "native")
+    for wrong in (["int8"], ["int8", "int2"], None, 8, {"low": "int8"}):
+        text = json.dumps({**json.loads(encode_recipe(packed)), "storage": wrong})
+        with pytest.raises(BankError, match="recipe stored in the bank"):
+            decode_recipe(text, tmp_path)
+
+
+def test_keys_follow_the_recipes_storage(tmp_path: Path) -> None:
+    with Bank.create(tmp_path / "bank", samples.recipe(storage=("int4", "native"))) as bank:
+        low, high = (samples.block(bank, "1" * 64, dpi) for dpi in (72, 120))
+        assert (low.key.storage, high.key.storage) == ("int4", "native")
+        assert bank.recipe.block_key("text", 0, "default").storage == "native"
+        for block in (low, high):
+            bank.put_block(block)
+            assert samples.same(bank.get_block(block.key), block)
+        with pytest.raises(BankMismatchError, match="blocks with storage 'int4', asked for is 'int8'"):
+            bank.get_block(replace(low.key, storage="int8"))
+        with pytest.raises(BankMismatchError, match="blocks with storage 'native', asked for is 'int8'"):
+            bank.get_block(replace(high.key, storage="int8"))
+        assert bank.verify(grace_s=0) == []
+        assert bank.stats().to_dict()["recipe"]["storage"] == ["int4", "native"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"model": 3}', '"x"', "null"])

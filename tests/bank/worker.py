@@ -153,7 +153,7 @@ def _finish(path: Path) -> None:
         assert bank.stats().blocks == {72: 2}
         assert {entry.page.lines[0] for entry in bank.pages(bank.vectors()[0])} == set(REPLACED)
     assert len([file for file in (path / "blocks").rglob("*") if file.is_file()]) == 2
-    assert sorted(file.name for file in path.iterdir()) == ["bank.sqlite", "blocks", "index"]
+    assert sorted(file.name for file in path.iterdir()) == ["bank.sqlite", "blocks", "index", "writers"]
 
 
 def _prepare(path: Path) -> None:

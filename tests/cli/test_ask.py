@@ -39,7 +39,7 @@ def test_json(run: Run, demo_bank: Path) -> None:
     assert [page["promoted"] for page in pages] == [page["dpi"] == 120 for page in pages]
     assert 1 <= sum(page["promoted"] for page in pages) <= 2
     timing, usage = found["timing"], found["usage"]
-    assert list(timing) == TIMING
+    assert list(timing) == [*TIMING, "tiers"]
     assert 0 < timing["ttft"] <= timing["total"]
     assert sum(timing[name] for name in TIMING[:6]) == pytest.approx(timing["ttft"])
     assert list(usage) == USAGE
@@ -134,11 +134,11 @@ def test_a_damaged_block_is_found_and_answered_around(run: Run, bank: Path) -> N
     assert result.out.endswith("26 problems found.\n")
     result = run("bank", "verify", "--bank", bank, "--json")
     assert result.code == 1
-    assert {problem["kind"] for problem in json.loads(result.out)} == {"corrupt"}
+    assert {problem["kind"] for problem in json.loads(result.out)} == {"quarantined"}
     found = run("ask", QUESTION, "--bank", bank, "--json", "--top-k", 3).json
     assert found["answer"] == ANSWER
     assert len(found["compiled"]) == 3
-    assert list(found["timing"]) == [*TIMING, "compile"]
+    assert list(found["timing"]) == [*TIMING, "compile", "tiers"]
     again = run("ask", QUESTION, "--bank", bank, "--json", "--top-k", 3).json  # and it was mended on the way
     assert (again["answer"], again["compiled"]) == (ANSWER, [])
     assert run("bank", "verify", "--bank", bank).out.endswith("23 problems found.\n")

@@ -61,3 +61,19 @@ def test_list(run: Run, bank: Path) -> None:
     documents = run("bank", "list", "--bank", bank, "--json").json
     assert {"source": "badges.txt", "pages": 2} in documents
     assert len(documents) == 7
+
+
+def test_limits_are_set_and_shown(run: Run, bank: Path) -> None:
+    assert run("bank", "limit", "--bank", bank).out == "bank  no limit\nnamespace 'default'  no limit\n"
+    size = sum(run("bank", "stats", "--bank", bank, "--json").json["block_bytes"].values())
+    shown = run("bank", "limit", "--bank", bank, "--max-bytes", "1.5GB", "--quota", f"{size // 2}", "--json")
+    assert shown.json == {"max_bytes": 1_500_000_000, "quota": size // 2}
+    found = run("bank", "stats", "--bank", bank, "--json").json
+    assert found["limit"] == size // 2
+    assert sum(found["block_bytes"].values()) <= size // 2
+    assert found["evicted"] > 0
+    assert "evicted to make room" in run("bank", "stats", "--bank", bank).out
+    gone = run("bank", "limit", "--bank", bank, "--max-bytes", "none", "--quota", "none", "--json")
+    assert gone.json == {"max_bytes": None, "quota": None}
+    for wrong in ("much", "-1", "12XB", "0", "", "1e9"):
+        assert run("bank", "limit", "--bank", bank, f"--max-bytes={wrong}").code == 2, wrong

@@ -37,6 +37,21 @@ def test_a_new_bank_then_nothing_to_do_then_a_change(run: Run, note: Path) -> No
     assert (report["replaced"], report["added"], report["compiled"]) == ([note.as_posix()], [], 2)
 
 
+def test_storage_of_a_new_bank(run: Run, note: Path) -> None:
+    bank = note.parent / "bank"
+    result = run("ingest", note, "--bank", bank, "--model", "demo", "--storage", "int2")
+    assert result.code == 2
+    assert "storage must be native, int8 or int4" in result.err
+    assert not bank.exists()
+    assert run("ingest", note, "--bank", bank, "--model", "demo", "--storage", "int4,int8").code == 0
+    assert run("bank", "stats", "--bank", bank, "--json").json["recipe"]["storage"] == ["int4", "int8"]
+    assert "storage  int4,int8\n" in run("bank", "stats", "--bank", bank).out
+    assert run("ingest", note, "--bank", bank).out.startswith("1 unchanged")
+    result = run("ingest", note, "--bank", bank, "--storage", "int8")
+    assert result.code == 2
+    assert "another storage format: it holds int4,int8" in result.err
+
+
 def test_a_file_that_is_gone_is_pointed_out(run: Run, note: Path, bank: Path) -> None:
     other = note.with_name("other.txt")
     other.write_text("The desk room of Ines Falk is C17.", encoding="utf-8")

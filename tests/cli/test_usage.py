@@ -22,8 +22,10 @@ def test_version(run: Run) -> None:
         (("ingest",), ["Usage: qvpic ingest", "--model", "standard input"]),
         (("ask",), ["Usage: qvpic ask", "--top-k", "--trace", "FILE.html", "--json"]),
         (("demo",), ["Usage: qvpic demo", "--bank"]),
-        (("bank",), ["Usage: qvpic bank", "stats", "verify", "gc", "remove"]),
+        (("bank",), ["Usage: qvpic bank", "stats", "verify", "gc", "remove", "export", "import"]),
         (("bank", "gc"), ["Usage: qvpic bank gc", "--grace", "--dry-run"]),
+        (("bank", "export"), ["Usage: qvpic bank export", "FILE", "SOURCE", "--namespace", "--force", "--json"]),
+        (("bank", "import"), ["Usage: qvpic bank import", "FILE", "--namespace", "--json"]),
     ],
 )
 def test_help(run: Run, command: tuple[str, ...], words: list[str]) -> None:
@@ -64,7 +66,12 @@ def test_a_wrong_command_line_is_one_sentence(run: Run, command: tuple[str, ...]
     assert words in result.error
 
 
-COMMANDS = [("ask", "why"), *(("bank", name) for name in ("stats", "verify", "gc")), ("bank", "remove", "a.txt")]
+COMMANDS = [
+    ("ask", "why"),
+    *(("bank", name) for name in ("stats", "list", "verify", "gc")),
+    ("bank", "remove", "a.txt"),
+    ("bank", "export", "a.tar"),
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -43,14 +43,15 @@ def test_the_answer_and_its_record(rag: QVPIC) -> None:
     assert answer.route.compiled == answer.route.dropped == ()
 
 
-def test_timing_adds_up(rag: QVPIC) -> None:
-    timing = rag.ask(BADGE, max_new_tokens=32).timing
+def test_timing_adds_up(open_rag: Callable[..., QVPIC]) -> None:
+    timing = open_rag(ram_bytes=0).ask(BADGE, max_new_tokens=32).timing
     stages = timing.embed + timing.search + timing.route + timing.load + timing.assemble + timing.prefill
     assert stages == pytest.approx(timing.ttft)
     assert timing.ttft + timing.decode == pytest.approx(timing.total)
     assert timing.compile is None
     assert "compile" not in timing.to_dict()
-    assert min(timing.to_dict().values()) >= 0
+    assert timing.tiers == {"disk": 8}
+    assert min(value for name, value in timing.to_dict().items() if name != "tiers") >= 0
 
 
 def test_one_page_is_full_prefill_through_the_whole_pipeline(rag: QVPIC) -> None:
@@ -65,14 +66,14 @@ def test_one_page_is_full_prefill_through_the_whole_pipeline(rag: QVPIC) -> None
 
 
 def test_system_and_history_follow_the_pages_and_recompile_nothing(rag: QVPIC) -> None:
-    before = rag.bank.stats().to_dict()
+    before = dataclasses.replace(rag.bank.stats(), counters={})
     turns = [Message("user", "What is the library room of Ines Falk?"), Message("assistant", "C17")]
     bare = rag.ask(BADGE, max_new_tokens=8).usage.query_tokens
     for options in ({"system": "Answer with the value only."}, {"history": turns}):
         answer = rag.ask(BADGE, max_new_tokens=8, **options)  # type: ignore[arg-type]
         assert answer.route.compiled == ()
         assert answer.usage.query_tokens > bare + 8
-    assert rag.bank.stats().to_dict() == before
+    assert dataclasses.replace(rag.bank.stats(), counters={}) == before
 
 
 @pytest.mark.parametrize("question", ["", "  \n"])
@@ -103,7 +104,8 @@ def test_wrong_options(rag: QVPIC, options: dict[str, object], error: type[Excep
 @pytest.mark.parametrize(
     "options",
     [{"alpha": 0}, {"alpha": 1.5}, {"budget": -1}, {"top_k": 0}, {"overflow": "ignore"}, {"on_miss": "x"},
-     {"dpis": (120, 72)}, {"batch_size": 0}, {"max_context_tokens": 0}, {"profile": "no-such"}, {"dtype": "int4"}],
+     {"dpis": (120, 72)}, {"batch_size": 0}, {"max_context_tokens": 0}, {"profile": "no-such"}, {"dtype": "int4"},
+     {"ram_bytes": -1}, {"ram_bytes": 1.5}],
     ids=str,
 )  # fmt: skip
 def test_wrong_settings(demo_bank: Path, options: dict[str, object]) -> None:
@@ -158,7 +160,7 @@ def _damage(rag: QVPIC) -> int:
 
 
 def test_missing_and_damaged_blocks_are_compiled_on_the_spot(open_rag: Callable[..., QVPIC]) -> None:
-    rag = open_rag()
+    rag = open_rag(ram_bytes=0)
     before = rag.ask(BADGE, max_new_tokens=32)
     _damage(rag)
     during = rag.ask(BADGE, max_new_tokens=32)

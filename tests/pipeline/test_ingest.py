@@ -98,11 +98,11 @@ def test_an_interrupted_ingest_goes_on_where_it_stopped(
     rag = empty()
     put, stored = rag.bank.put_block, 0
 
-    def interrupted(block: Any) -> None:
+    def interrupted(block: Any, cost_s: float) -> None:
         nonlocal stored
         if stored == 90:
             raise KeyboardInterrupt
-        put(block)
+        put(block, cost_s=cost_s)
         stored += 1
 
     monkeypatch.setattr(rag.bank, "put_block", interrupted)

@@ -65,6 +65,7 @@ class ChatQVPIC(BaseChatModel):
     embedder: str | None = None
     render_profile: str | RenderProfile | None = None
     dpis: tuple[int, int] | None = None
+    storage: str | tuple[str, str] | None = None
     system_prompt: str | None = None
     alpha: float | None = None
     budget: int | None = None
@@ -79,6 +80,8 @@ class ChatQVPIC(BaseChatModel):
     namespace: str | None = None
     batch_size: int | None = None
     strict: bool | None = None
+    ram_bytes: int | None = None
+    remote: str | None = None
 
     _lazy: LazyEngine = PrivateAttr(default_factory=LazyEngine)
 

@@ -21,6 +21,7 @@ class BankOptions(TypedDict, total=False):
     embedder: str | None
     render_profile: str | RenderProfile | None
     dpis: tuple[int, int] | None
+    storage: str | tuple[str, str] | None
     system_prompt: str | None
     device: str | None
     dtype: str | None
@@ -29,6 +30,8 @@ class BankOptions(TypedDict, total=False):
     namespace: str | None
     batch_size: int | None
     strict: bool | None
+    ram_bytes: int | None
+    remote: str | None
 
 
 class EngineOptions(BankOptions, total=False):

@@ -125,6 +125,7 @@ def test_pipeline_cache_key(bank: Path, transform: QVPICTransform, nodes: list[T
         {"model": "other"},
         {"bank": "other"},
         {"dpis": (72, 96)},
+        {"storage": "int8"},
         {"profile": "glyph"},
         {"page_system_prompt": "x"},
         {"namespace": "n"},

@@ -63,7 +63,7 @@ class QVPICLLM(EngineOptions, LLM):
     max_context_tokens: int | None = Field(default=None, description="Limit below the model's own context length.")
     overflow: str = Field(default="drop", description="What happens to pages that do not fit: `drop` or `error`.")
     on_miss: str = Field(
-        default="compile", description="What happens to pages that are not stored: `compile`, `error`."
+        default="compile", description="What happens to pages that are not stored: `compile`, `low`, `error`."
     )
     max_waiting: int = Field(default=1024, description="Questions that may wait for the model.")
     max_new_tokens: int = Field(default=256, description="Longest answer, tokens.")

@@ -28,6 +28,9 @@ class EngineOptions(BaseComponent):
     embedder: str | None = Field(default=None, description="What pages are routed by; see QVPIC.from_pretrained.")
     profile: str | RenderProfile | None = Field(default=None, description="How text is rendered.")
     dpis: tuple[int, int] | None = Field(default=None, description="Low and high resolution, dots per inch.")
+    storage: str | tuple[str, str] | None = Field(
+        default=None, description="How blocks are stored: native, int8 or int4, or a pair (low, high)."
+    )
     page_system_prompt: str | None = Field(default=None, description="The system prompt that pages are compiled under.")
     device: str | None = None
     dtype: str | None = None
@@ -36,6 +39,9 @@ class EngineOptions(BaseComponent):
     namespace: str = "default"
     batch_size: int = Field(default=4, description="Pages per compiling forward pass.")
     strict: bool = Field(default=False, description="Refuse texts with characters that no font draws.")
+
+    ram_bytes: int = Field(default=2**30, description="Bytes of blocks kept in memory.")
+    remote: str | None = Field(default=None, description="URL of a remote tier of blocks, such as s3://bucket/folder.")
 
     _lazy: LazyEngine = PrivateAttr(default_factory=LazyEngine)
 
@@ -52,6 +58,7 @@ class EngineOptions(BaseComponent):
             "embedder": self.embedder,
             "profile": self.profile,
             "dpis": self.dpis,
+            "storage": self.storage,
             "system_prompt": self.page_system_prompt,
             "device": self.device,
             "dtype": self.dtype,
@@ -60,6 +67,8 @@ class EngineOptions(BaseComponent):
             "namespace": self.namespace,
             "batch_size": self.batch_size,
             "strict": self.strict,
+            "ram_bytes": self.ram_bytes,
+            "remote": self.remote,
         }
 
     @property

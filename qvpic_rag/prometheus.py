@@ -1,0 +1,83 @@
+"""The process's metrics for Prometheus; needs the extra ``prometheus``.
+
+::
+
+    from prometheus_client import start_http_server
+    from qvpic_rag.prometheus import register
+
+    register()
+    start_http_server(9090)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from qvpic_rag.errors import MissingDependencyError
+from qvpic_rag.metrics import BUCKETS_S, METRICS, Metrics
+
+__all__ = ["Collector", "register"]
+
+_HELP = {
+    "bank_hits": "Blocks found, by tier (ram, disk, remote).",
+    "bank_misses": "Blocks that no tier had.",
+    "bank_evictions": "Blocks removed to keep within a limit.",
+    "bank_quarantines": "Stored blocks found damaged and set aside.",
+    "bank_read_bytes": "Bytes of blocks read, by tier.",
+    "bank_written_bytes": "Bytes of block files written.",
+    "bank_load_seconds": "Time to get one block, by tier.",
+    "remote_failures": "Failed operations of the remote tier.",
+}
+
+
+class Collector:
+    """Reads :data:`qvpic_rag.metrics.METRICS` whenever Prometheus asks; register it once per process."""
+
+    def __init__(self, metrics: Metrics = METRICS) -> None:
+        try:
+            from prometheus_client import core
+        except ImportError as error:
+            raise MissingDependencyError(
+                "Prometheus metrics need the package prometheus-client: pip install 'qvpic-rag[prometheus]'."
+            ) from error
+        self._core = core
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Any]:
+        """The metric families, named ``qvpic_...``."""
+        counters, histograms = self._metrics.snapshot()
+        families: dict[str, Any] = {}
+        for (name, labels), value in sorted(counters.items()):
+            names = [label for label, _ in labels]
+            family = families.get(name)
+            if family is None:
+                family = self._core.CounterMetricFamily(f"qvpic_{name}", _HELP.get(name, name), labels=names)
+                families[name] = family
+            family.add_metric([text for _, text in labels], value)
+        for (name, labels), histogram in sorted(histograms.items()):
+            names = [label for label, _ in labels]
+            family = families.get(name)
+            if family is None:
+                family = self._core.HistogramMetricFamily(f"qvpic_{name}", _HELP.get(name, name), labels=names)
+                families[name] = family
+            reached, buckets = 0, []
+            for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], histogram.counts, strict=True):
+                reached += count
+                buckets.append((bound, reached))
+            family.add_metric([text for _, text in labels], buckets, histogram.total)
+        yield from families.values()
+
+
+def register() -> None:
+    """Add the collector to Prometheus's default registry; call it once per process.
+
+    Raises
+    ------
+    MissingDependencyError
+        ``prometheus-client`` is not installed.
+    """
+    collector = Collector()
+    from prometheus_client import REGISTRY
+
+    REGISTRY.register(collector)
