@@ -241,3 +241,21 @@ def test_sqlite_errors_become_sentences(text: str, words: str) -> None:
     with pytest.raises(BankError, match=words) as caught, failures.guard(Path("bank")):
         raise sqlite3.OperationalError(text)
     assert str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks(bank: Bank, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    samples.put(bank, "a.txt", ["one"])
+    bank.close()
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with Bank.open(bank.path) as other, monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", refuse)
+        for use in (
+            lambda: other.put_block(samples.block(other, samples.page("two"))),
+            lambda: other.get_block(samples.block(other, samples.page("one")).key),
+        ):
+            with pytest.raises(BankError, match=r"does not support file locks .* put the bank on a local disk"):
+                use()
