@@ -270,7 +270,8 @@ class BlockStore:
                 if self._set_aside(row):
                     raise self._damaged(key, how) from error
             except OSError as error:
-                raise self._damaged(key, f"or cannot be read ({error.strerror})") from error
+                # Whatever the reason, a request may compile the page instead.
+                raise CorruptBlockError(str(failures.os_failure(error, self.path))) from error
             with self._database.read() as connection:
                 found = blockrows.find(connection, key.digest)
             if found == row:
