@@ -299,10 +299,10 @@ def test_reading_and_claiming_go_on_while_the_database_is_locked(
     with bank.blocks.claims.made([block.key.digest]) as mine:
         assert mine == {block.key.digest}
     block_path.write_bytes(block_path.read_bytes()[:-1])
-    with pytest.raises(CorruptBlockError, match="has .* bytes instead of"):
+    with pytest.raises(CorruptBlockError, match=r"has .* bytes instead of"):
         bank.get_block(block.key)
     locked.close()
-    with pytest.raises(CorruptBlockError, match="has .* bytes instead of"):
+    with pytest.raises(CorruptBlockError, match=r"has .* bytes instead of"):
         bank.get_block(block.key)
     with pytest.raises(CorruptBlockError, match="as was found before"):
         bank.get_block(block.key)
@@ -334,7 +334,7 @@ def test_a_block_that_cannot_be_read_counts_as_damaged(bank: Bank, block_path: P
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("bytes", "12"), ("bytes", b"1"), ("bytes", -5), ("checksum", 7), ("state", "x"), ("created", "")],
+    [("bytes", "x"), ("bytes", b"1"), ("bytes", -5), ("checksum", b"7"), ("state", "x"), ("created", "")],
 )
 def test_a_malformed_row_is_one_sentence(bank: Bank, block_path: Path, column: str, value: object) -> None:
     with bank._database.write() as connection:
