@@ -49,8 +49,8 @@ def _choice(owner: str, name: str, value: object, allowed: tuple[str, ...]) -> N
         raise ConfigError(f"{owner}.{name} must be one of {', '.join(allowed)}, not {value!r}.")
 
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15}
+_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "PIB": 2**50}
 
 
 def byte_count(text: str) -> int | None:
@@ -63,7 +63,7 @@ def byte_count(text: str) -> int | None:
     """
     if text.strip().lower() == "none":
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?B)?", text.strip().upper())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([KMGTP]?I?B)?", text.strip().upper())
     if match is None:
         raise ConfigError(f"A size is a number and a unit, such as 20GB, 500MiB or none, not {text!r}.")
     return int(float(match[1]) * _UNITS[match[2] or ""])

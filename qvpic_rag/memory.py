@@ -22,7 +22,10 @@ def empty(shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device | 
         nbytes *= size
     if sys.platform != "linux" or nbytes < _LEAST or (device is not None and device.type != "cpu"):
         return torch.empty(shape, dtype=dtype, device=device)
-    memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise MemoryError(f"There is no memory for a buffer of {nbytes:,} bytes.") from error
     with contextlib.suppress(OSError):  # a kernel without them: small pages are as right, and slower
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)

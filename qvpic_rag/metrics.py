@@ -11,6 +11,8 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from qvpic_rag import forking
+
 __all__ = ["BUCKETS_S", "METRICS", "Histogram", "Metrics"]
 
 BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -42,6 +44,10 @@ class Metrics:
         self._lock = threading.Lock()
         self._counters: dict[Key, float] = {}
         self._histograms: dict[Key, Histogram] = {}
+        forking.renewed(self)
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
 
     def count(self, name: str, value: float = 1, **labels: str) -> None:
         """Add to a counter."""

@@ -304,9 +304,9 @@ class Timing:
     wait: float | None = None
     tiers: Mapping[str, int] = field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The stages by name, ``compile`` and ``wait`` only where there was one, and the tiers."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+    def to_dict(self) -> dict[str, float]:
+        """The stages by name; ``compile`` and ``wait`` only where there was one."""
+        return {name: value for name, value in asdict(self).items() if name != "tiers" and value is not None}
 
 
 @dataclass(frozen=True)
@@ -345,5 +345,6 @@ class Answer:
             "compiled": list(self.route.compiled),
             "note": self.route.note,
             "timing": self.timing.to_dict(),
+            "tiers": dict(self.timing.tiers),
             "usage": asdict(self.usage),
         }

@@ -17,13 +17,14 @@ MODULES = sorted(
     ".".join(("qvpic_rag", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
     for path in ROOT.rglob("*.py")
 )
-SHARED = {"records", "config", "errors", "memory", "metrics", "packing", "rope", "models"}
+SHARED = {"records", "config", "errors", "forking", "memory", "metrics", "packing", "rope", "models"}
 # What a part may import besides SHARED and itself. Stages import no other stage, with the few exceptions that are one
 # thing in two files: a linked context is a cache, and generation continues it.
 ALLOWED = {
     "errors": set(),
     "records": {"packing"},  # its type only
     "config": set(),
+    "forking": set(),
     "memory": set(),
     "metrics": set(),
     "packing": set(),

@@ -25,6 +25,7 @@ __all__ = [
     "mark_damaged",
     "mark_evicted",
     "mark_uploaded",
+    "row_of",
     "touch",
     "unlinked",
     "waiting",
@@ -56,10 +57,20 @@ class BlockRow:
     created: float
 
 
+def row_of(columns: tuple[object, ...]) -> BlockRow:
+    """A row as selected by :data:`COLUMNS`; ``sqlite3.DatabaseError`` when its values have other types."""
+    row = BlockRow(*columns)  # type: ignore[arg-type] # that is what is checked now
+    texts, numbers = (row.digest, row.namespace, row.page, row.checksum), (row.dpi, row.nbytes, row.state)
+    sound = all(isinstance(text, str) for text in texts) and all(isinstance(number, int) for number in numbers)
+    if not sound or not isinstance(row.created, float) or row.nbytes < 0:
+        raise sqlite3.DatabaseError("malformed row of a block")
+    return row
+
+
 def find(connection: sqlite3.Connection, digest: str) -> BlockRow | None:
     """The row of a block, None when there is none."""
     row = connection.execute(f"SELECT {COLUMNS} FROM {TABLES} WHERE blocks.digest = ?", (digest,)).fetchone()
-    return BlockRow(*row) if row else None
+    return row_of(row) if row else None
 
 
 def insert(
@@ -101,7 +112,7 @@ def all_rows(database: Database) -> Iterator[BlockRow]:
     query = f"SELECT {COLUMNS} FROM {TABLES} WHERE blocks.digest > ? ORDER BY blocks.digest LIMIT {_BATCH}"
     while True:
         with database.read() as connection:
-            rows = [BlockRow(*row) for row in connection.execute(query, (last,))]
+            rows = [row_of(row) for row in connection.execute(query, (last,))]
         yield from rows
         if len(rows) < _BATCH:
             return
@@ -115,7 +126,7 @@ def unlinked(connection: sqlite3.Connection, now: float, grace_s: float, limit: 
     """
     query = f"""SELECT {COLUMNS} FROM {TABLES} WHERE abs(? - blocks.created) >= ? AND abs(? - blocks.used) >= ?
         AND {_UNLINKED} ORDER BY blocks.digest LIMIT ? OFFSET ?"""
-    return [BlockRow(*row) for row in connection.execute(query, (now, grace_s, now, grace_s, limit, skip))]
+    return [row_of(row) for row in connection.execute(query, (now, grace_s, now, grace_s, limit, skip))]
 
 
 def count_unlinked(connection: sqlite3.Connection, namespace: str) -> int:
@@ -130,7 +141,7 @@ _WAITS = f"namespaces.name = ? AND blocks.state = {STORED} AND blocks.uploaded =
 def waiting(connection: sqlite3.Connection, namespace: str, limit: int) -> list[BlockRow]:
     """Stored blocks of a namespace that were not uploaded yet, by digest."""
     query = f"SELECT {COLUMNS} FROM {TABLES} WHERE {_WAITS} ORDER BY blocks.digest LIMIT ?"
-    return [BlockRow(*row) for row in connection.execute(query, (namespace, limit))]
+    return [row_of(row) for row in connection.execute(query, (namespace, limit))]
 
 
 def count_waiting(connection: sqlite3.Connection, namespace: str) -> int:

@@ -25,7 +25,7 @@ from qvpic_rag.bank.room import Room
 from qvpic_rag.bank.tiers import Tiers
 from qvpic_rag.bank.usage import UseLog
 from qvpic_rag.bank.writers import Writers, remove_abandoned
-from qvpic_rag.errors import BankFullError, BankMismatchError, CorruptBlockError, MissingBlockError, RemoteError
+from qvpic_rag.errors import BankError, BankMismatchError, CorruptBlockError, MissingBlockError
 from qvpic_rag.metrics import METRICS
 from qvpic_rag.records import BlockKey, KVBlock, Recipe
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["BlockStore", "Loaded"]
 
 _log = logging.getLogger(__name__)
+_PATIENCE_S = 5.0  # of a reader for the database
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,8 +72,11 @@ class BlockStore:
 
     def begin(self) -> None:
         """In a bank that can be written: clean up after writers that died, and upload what they left."""
-        if self.writers.dead():
-            self.recover()
+        try:
+            if self.room.abandoned():
+                self.recover()
+        except BankError as error:  # reading needs none of it
+            _log.warning("what a dead writer left in a bank was not removed: %s", error)
         if self._remote is not None:
             from qvpic_rag.bank.uploads import Uploads  # here: it imports fsspec
 
@@ -210,8 +214,9 @@ class BlockStore:
         start, tier = time.perf_counter(), "ram"
         block = self._ram.get(key.digest)
         if block is None:
-            tier, block = self._beneath(key)
-            self._ram.put(block)
+            tier, block, copied = self._beneath(key)
+            if copied:  # a mapping would keep its file from eviction
+                self._ram.put(block)
         return Loaded(block, tier, time.perf_counter() - start)
 
     def note(self, loaded: Loaded) -> None:
@@ -222,15 +227,18 @@ class BlockStore:
         METRICS.count("bank_read_bytes", block.nbytes, tier=tier)
         METRICS.observe("bank_load_seconds", loaded.seconds, tier=tier)
 
-    def _beneath(self, key: BlockKey) -> tuple[str, KVBlock]:
-        """A block from the bank's files, or from the remote tier through them; the tier it came from."""
+    def _beneath(self, key: BlockKey) -> tuple[str, KVBlock, bool]:
+        """A block from the bank's files, or from the remote tier through them; the tier, and whether it was copied."""
         try:
-            return "disk", self._load(key)
+            return "disk", *self._load(key)
         except (MissingBlockError, CorruptBlockError):
             if not self.fetch(key):
-                self.log.count("misses")
                 raise
-        return "remote", self._load(key)
+        return "remote", *self._load(key)
+
+    def missed(self) -> None:
+        """A block that was asked for is in no tier."""
+        self.log.count("misses")
 
     def fetch(self, key: BlockKey) -> bool:
         """Whether the remote tier had the block, which is stored now. What goes wrong there is a miss here."""
@@ -242,30 +250,28 @@ class BlockStore:
             return entry is not None and self.admit(
                 key, entry.nbytes, 0.0, lambda path: remote.fetch(entry, path), uploaded=True
             )
-        except (RemoteError, CorruptBlockError, BankFullError) as error:
+        except BankError as error:
             METRICS.count("remote_failures")
             _log.warning("a block was not read from the remote tier: %s", error)
             return False
 
-    def _load(self, key: BlockKey) -> KVBlock:
+    def _load(self, key: BlockKey) -> tuple[KVBlock, bool]:
         with self._database.read() as connection:
             row = blockrows.find(connection, key.digest)
         while row is not None and row.state == blockrows.STORED:
+            copied = self._ram.takes(row.nbytes)
             try:
-                # What the RAM tier takes is read into memory of its own; a mapping would keep the file from eviction.
-                return load_block(
-                    self.files.path(key.digest), key, row.nbytes, row.checksum, copied=self._ram.takes(row.nbytes)
-                )
+                block = load_block(self.files.path(key.digest), key, row.nbytes, row.checksum, copied=copied)
+                return block, copied
             except FileNotFoundError:
                 pass
-            except BankMismatchError:
-                if self.quarantine(row):
-                    raise
-            except CorruptBlockError as error:
-                if self.quarantine(row):
-                    raise self._damaged(key, str(error)) from error
+            except (CorruptBlockError, BankMismatchError) as error:
+                how = str(error) if isinstance(error, CorruptBlockError) else "it is another page's"
+                if self._set_aside(row):
+                    raise self._damaged(key, how) from error
             except OSError as error:
-                raise failures.os_failure(error, self.path) from error
+                # Whatever the reason, a request may compile the page instead.
+                raise CorruptBlockError(str(failures.os_failure(error, self.path))) from error
             with self._database.read() as connection:
                 found = blockrows.find(connection, key.digest)
             if found == row:
@@ -277,6 +283,14 @@ class BlockStore:
             f"The block of page {key.page[:12]} at {key.dpi} DPI is not in the bank at {str(self.path)!r}: compile and "
             f"store it again, for example by ingesting its document again."
         )
+
+    def _set_aside(self, row: BlockRow) -> bool:
+        """As :meth:`quarantine`; where that cannot be written down, the block is damaged all the same."""
+        try:
+            return self.quarantine(row)
+        except BankError as error:
+            _log.warning("a damaged block was not set aside: %s", error)
+            return True
 
     def _damaged(self, key: BlockKey, how: str) -> CorruptBlockError:
         return CorruptBlockError(
@@ -292,7 +306,7 @@ class BlockStore:
         if not self._database.writable:
             with self._database.read() as connection:
                 return blockrows.find(connection, row.digest) == row
-        with self._database.write() as connection:
+        with self._database.write(durable=False, patience_s=_PATIENCE_S) as connection:
             found = blockrows.find(connection, row.digest)
             if found is None or found.checksum != row.checksum or self._sound(found):
                 return False
@@ -336,7 +350,9 @@ class BlockStore:
     def close(self) -> None:
         """Write notes down and end being a writer."""
         self._ram.clear()
-        if self._uploads is not None:
-            self._uploads.close()
-        self.log.write()
-        self.writers.close()
+        try:
+            if self._uploads is not None:
+                self._uploads.close()
+            self.log.write()
+        finally:
+            self.writers.close()

@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 _BATCH = 500
-_ID_BITS = 40  # of a page's id count within its namespace; ids of format 1 are smaller than any of these
+_ID_BITS = 40  # of a page's id count within its namespace
 IN_NAMESPACE = "namespace_id = (SELECT id FROM namespaces WHERE name = ?)"
 
 
@@ -184,11 +184,17 @@ def put_document(
 def _take_ids(connection: sqlite3.Connection, namespace: int, count: int) -> int:
     """The first of ``count`` page ids that were never given out.
 
-    Each namespace counts for itself, so that ids do not tell how many pages others store.
+    Each namespace counts for itself from a random start, so that ids do not tell how many pages or namespaces there
+    are besides. ``last_page`` is 0 until then; ids of format 1 are smaller than any start.
     """
-    connection.execute("UPDATE namespaces SET last_page = last_page + ? WHERE id = ?", (count, namespace))
-    last = connection.execute("SELECT last_page FROM namespaces WHERE id = ?", (namespace,)).fetchone()[0]
-    return (namespace << _ID_BITS) + int(last) - count + 1
+    query = "SELECT last_page FROM namespaces WHERE id = ?"
+    last = int(connection.execute(query, (namespace,)).fetchone()[0])
+    while last == 0:
+        start = secrets.randbelow(2**22 - 1) + 1
+        taken = connection.execute("SELECT 1 FROM namespaces WHERE last_page >> ? = ?", (_ID_BITS, start)).fetchone()
+        last = 0 if taken else start << _ID_BITS
+    connection.execute("UPDATE namespaces SET last_page = ? WHERE id = ?", (last + count, namespace))
+    return last + 1
 
 
 def remove_document(connection: sqlite3.Connection, namespace: str, source: str) -> bool:

@@ -6,15 +6,20 @@ circle. A claim ends with its writer (:mod:`qvpic_rag.bank.writers`).
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 from qvpic_rag.bank.index_db import Database
 from qvpic_rag.bank.writers import Writers
+from qvpic_rag.errors import BankError
 
 __all__ = ["Claims"]
 
+_log = logging.getLogger(__name__)
+
+_PATIENCE_S = 5.0  # for the database: compiling twice is better than not answering
 _LONGEST_S = 600.0
 """A claim as old as this belongs to somebody who is stuck; compiling twice is better than waiting for ever."""
 
@@ -30,22 +35,33 @@ class Claims:
     def made(self, digests: Collection[str]) -> Iterator[frozenset[str]]:
         """Claim blocks; yields those that nobody else has claimed, and releases them with the block.
 
-        In a bank that cannot be written nobody sees a claim: all are the caller's.
+        In a bank that cannot be written (now) nobody sees a claim: all are the caller's.
         """
-        if not digests or not self._database.writable:
-            yield frozenset(digests)
-            return
-        mine = self._claim(digests)
+        try:
+            mine = self._claim(digests) if digests and self._database.writable else frozenset(digests)
+        except BankError as error:
+            _log.warning("pages are compiled without a claim, and maybe elsewhere as well: %s", error)
+            mine = frozenset(digests)
         try:
             yield mine
         finally:
-            with self._database.write(durable=False) as connection:
-                connection.executemany("DELETE FROM claims WHERE digest = ?", [(digest,) for digest in sorted(mine)])
+            if mine and self._database.writable:
+                self._release(mine)
+
+    def _release(self, mine: frozenset[str]) -> None:
+        try:
+            with self._database.write(durable=False, patience_s=_PATIENCE_S) as connection:
+                connection.executemany(
+                    "DELETE FROM claims WHERE digest = ? AND writer = ?",
+                    [(digest, self._writers.id) for digest in sorted(mine)],
+                )
+        except BankError as error:  # what was compiled must not be lost for it; others wait no longer than they would
+            _log.warning("a claim was not released: %s", error)
 
     def _claim(self, digests: Collection[str]) -> frozenset[str]:
-        writer, now = self._writers.id, time.time()
         mine = []
-        with self._database.write(durable=False) as connection:
+        with self._database.write(durable=False, patience_s=_PATIENCE_S) as connection:
+            writer, now = self._writers.id, time.time()
             for digest in digests:
                 row = connection.execute("SELECT writer, since FROM claims WHERE digest = ?", (digest,)).fetchone()
                 if row is None or not self._holds(row[0], row[1], now):

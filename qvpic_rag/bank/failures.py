@@ -29,6 +29,7 @@ __all__ = [
 _KEPT = "what was stored before stays readable"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _LEAST_ROOM = 2**16  # SQLite needs half of it to open a database in WAL mode
 
 
@@ -93,6 +94,11 @@ def os_failure(error: OSError, path: Path) -> BankError:
         return BankError(
             f"There is no permission for {where!r}: give this user read and write access to the bank at "
             f"{str(path)!r}, or use a bank elsewhere; {_KEPT}."
+        )
+    if error.errno in _NO_LOCKS:
+        return BankError(
+            f"The file system at {str(path)!r} does not support file locks (some network file systems do not): put the "
+            f"bank on a local disk, and share it with other machines through a remote tier or an archive."
         )
     reason = error.strerror or type(error).__name__
     return BankError(

@@ -47,6 +47,10 @@ def _connect(file: Path, options: str) -> sqlite3.Connection:
     return connection
 
 
+def _busy(seconds: float) -> str:
+    return f"PRAGMA busy_timeout = {int(1000 * seconds)}"
+
+
 def _number(connection: sqlite3.Connection, pragma: str) -> int:
     return int(connection.execute(f"PRAGMA {pragma}").fetchone()[0])
 
@@ -166,20 +170,26 @@ class Database:
                 yield connection
 
     @contextmanager
-    def write(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+    def write(self, *, durable: bool = True, patience_s: float | None = None) -> Iterator[sqlite3.Connection]:
         """One writing transaction: one at a time over all processes; all of it happens, or nothing does.
 
         ``OSError`` and SQLite errors inside become ``BankError``. What is not ``durable`` survives the death of the
         process, and a power cut only together with a later durable transaction: for notes that cost no flush.
+        ``patience_s`` is how long another process's transaction is waited for, a minute by default.
         """
         if not self.writable:
             raise failures.read_only(self.folder)
         with self._acquire():
             connection = self._shared()
             level = "PRAGMA synchronous = " + ("FULL" if durable else "NORMAL")
-            with self._transaction(connection, level, "BEGIN IMMEDIATE"):
-                yield connection
-                connection.execute("COMMIT")
+            patience = _BUSY_S if patience_s is None else patience_s
+            try:
+                with self._transaction(connection, level, _busy(patience), "BEGIN IMMEDIATE"):
+                    yield connection
+                    connection.execute("COMMIT")
+            finally:
+                if patience != _BUSY_S:
+                    connection.execute(_busy(_BUSY_S))
 
     @contextmanager
     def _transaction(self, connection: sqlite3.Connection, *begin: str) -> Iterator[None]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from qvpic_rag.bank.blocks import BlockStore, Loaded
+from qvpic_rag.errors import CorruptBlockError, MissingBlockError
 from qvpic_rag.records import BlockKey, KVBlock
 
 __all__ = ["BlockLoader"]
@@ -40,7 +41,11 @@ class BlockLoader:
     def get(self, key: BlockKey) -> KVBlock:
         """A block, as :meth:`~qvpic_rag.bank.Bank.get_block` gives it and with its errors."""
         early = self._early.pop(key.digest, None)
-        loaded = self._blocks.read(key) if early is None else early.result()
+        try:
+            loaded = self._blocks.read(key) if early is None else early.result()
+        except (MissingBlockError, CorruptBlockError):
+            self._blocks.missed()
+            raise
         self._blocks.note(loaded)
         self.tiers[loaded.tier] += 1
         return loaded.block

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
+from qvpic_rag import forking
 from qvpic_rag.records import KVBlock
 
 __all__ = ["RamTier"]
@@ -17,6 +18,10 @@ class RamTier:
         self.max_bytes = max_bytes
         self._blocks: OrderedDict[str, KVBlock] = OrderedDict()
         self._bytes = 0
+        self._lock = threading.Lock()
+        forking.renewed(self)
+
+    def _after_fork(self) -> None:
         self._lock = threading.Lock()
 
     @property

@@ -127,7 +127,7 @@ class RemoteTier:
         return self._breaker.skipped
 
     def look(self, digest: str) -> RemoteEntry | None:
-        """What the remote has of a block, by one small request; None when it has not all of it, or is down.
+        """What the remote has of a block, by two small requests; None when it has not all of it, or is down.
 
         Raises
         ------
@@ -240,9 +240,14 @@ class RemoteTier:
         except FileNotFoundError:
             return None
         try:
-            return RemoteEntry.parse(digest, data)
+            entry = RemoteEntry.parse(digest, data)
         except ValueError as error:
             raise self._damage(digest, "its sidecar is not one of this version's") from error
+        # Before anybody makes room for what the sidecar only claims.
+        size = self._size(_names(digest)[0])
+        if size is not None and size != entry.nbytes:
+            raise self._damage(digest, f"it has {size} bytes and its sidecar says {entry.nbytes}")
+        return entry if size is not None else None
 
     def _size(self, name: str) -> int | None:
         try:

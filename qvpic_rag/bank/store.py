@@ -19,10 +19,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qvpic_rag.bank import blockrows, catalogue, failures, upkeep
+from qvpic_rag.bank import blockrows, catalogue, failures, limits, upkeep
 from qvpic_rag.bank.blocks import BlockStore
 from qvpic_rag.bank.folder import check_free, check_namespace, find_folder, holds_bank, prepare_folder
 from qvpic_rag.bank.index_db import Database, EmptyBankError
+from qvpic_rag.bank.loader import BlockLoader
 from qvpic_rag.bank.recipe import check_recipe, decode_recipe, encode_recipe
 from qvpic_rag.bank.records import BankStats, GcResult, Problem, StoredDocument, StoredPage
 from qvpic_rag.bank.tiers import Tiers
@@ -237,18 +238,17 @@ class Bank:
         MissingBlockError
             It is not stored, was evicted or set aside, or its file is gone.
         CorruptBlockError
-            The file is not what was written.
+            The file is not what was written, or cannot be read.
         BankMismatchError
-            The key is not of this bank, or the file holds another key's block; names the field.
+            The key is not of this bank; names the field.
         """
-        loaded = self.blocks.read(key)
-        self.blocks.note(loaded)
-        return loaded.block
+        with BlockLoader(self.blocks) as loader:
+            return loader.get(key)
 
     def limits(self) -> tuple[int | None, int | None]:
         """The bank's ``max_bytes`` and this namespace's quota, bytes; None where there is no limit."""
         with self._database.read() as connection:
-            return self.blocks.room.limits(connection, self.namespace)
+            return limits.limits(connection, self.namespace)
 
     def set_max_bytes(self, max_bytes: int | None) -> None:
         """Bound the block files of all namespaces, temporary ones included; None: no bound. It holds from now on.
@@ -260,7 +260,7 @@ class Bank:
         Raises
         ------
         BankFullError
-            What is in use just now exceeds the limit.
+            What is in use just now exceeds the limit; the limit is as it was, and what is not in use is evicted.
         ConfigError
             Not a whole number from 1, or less than the namespaces' quotas together.
         """
@@ -357,7 +357,7 @@ class Bank:
         """What this namespace holds; reads no block."""
         with failures.guard(self.path):
             self.blocks.log.write()
-            return upkeep.statistics(self._database, self.blocks.room, self.recipe, self.namespace)
+            return upkeep.statistics(self._database, self.recipe, self.namespace)
 
     def disk_bytes(self) -> int:
         """Bytes of every file in the bank's folder, whatever namespace it belongs to; for whoever runs the machine."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from qvpic_rag.bank.ram import RamTier
+from qvpic_rag.errors import ConfigError
 
 if TYPE_CHECKING:
     from qvpic_rag.bank.remote import RemoteTier
@@ -26,6 +27,8 @@ class Tiers:
 
         Raises ``ConfigError`` and ``MissingDependencyError`` as :class:`~qvpic_rag.bank.remote.RemoteTier` does.
         """
+        if not isinstance(ram_bytes, int) or isinstance(ram_bytes, bool) or ram_bytes < 0:
+            raise ConfigError(f"ram_bytes must be a whole number of bytes from 0, not {ram_bytes!r}.")
         if remote is None:
             return cls(RamTier(ram_bytes), None)
         from qvpic_rag.bank.remote import RemoteTier  # here: it imports fsspec

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from qvpic_rag.bank import blockrows, catalogue, failures
+from qvpic_rag.bank import blockrows, catalogue, failures, limits
 from qvpic_rag.bank.blockfile import check_file
 from qvpic_rag.bank.blockrows import BlockRow
 from qvpic_rag.bank.blocks import BlockStore
@@ -16,7 +16,7 @@ from qvpic_rag.bank.files import BlockFiles, FoundFile
 from qvpic_rag.bank.index_db import Database
 from qvpic_rag.bank.recipe import summary
 from qvpic_rag.bank.records import BankStats, GcResult, Problem
-from qvpic_rag.bank.room import Room
+from qvpic_rag.bank.room import Taken
 from qvpic_rag.bank.usage import counters
 from qvpic_rag.errors import BankError, CorruptBlockError
 from qvpic_rag.records import Recipe
@@ -27,7 +27,7 @@ _BATCH = 32  # unlinking large files takes a while, and other writers wait for i
 _AGAIN = "it is compiled again when a request needs it"
 
 
-def statistics(database: Database, room: Room, recipe: Recipe, namespace: str) -> BankStats:
+def statistics(database: Database, recipe: Recipe, namespace: str) -> BankStats:
     """Statistics of one namespace, from the database alone."""
     with database.read() as connection:
         query = f"""SELECT dpi, count(*), sum(bytes) FROM blocks WHERE {catalogue.IN_NAMESPACE} AND state = ?
@@ -42,7 +42,7 @@ def statistics(database: Database, room: Room, recipe: Recipe, namespace: str) -
         documents = int(connection.execute(query, (namespace,)).fetchone()[0])
         pages = catalogue.page_count(connection, namespace)
         unlinked = blockrows.count_unlinked(connection, namespace)
-        total, quota = room.limits(connection, namespace)
+        total, quota = limits.limits(connection, namespace)
         counts = counters(connection, namespace)
         generation = catalogue.generation(connection, namespace, database.folder)
     return BankStats(
@@ -132,7 +132,7 @@ def _check_block(database: Database, blocks: BlockStore, recipe: Recipe, row: Bl
         with database.read() as connection:
             found = blockrows.find(connection, row.digest)
         if found == current:
-            if problem.kind == "corrupt":
+            if problem.kind in ("corrupt", "mismatch"):
                 blocks.quarantine(current)
             return problem
         current = found
@@ -238,13 +238,13 @@ class _Collector:
                     rows = blockrows.unlinked(connection, self.now, self.grace_s, _BATCH, skipped)
                 gone, skipped = rows, skipped + len(rows)
             else:
-                with self.database.write() as connection:
-                    rows = blockrows.unlinked(connection, self.now, self.grace_s, _BATCH, skipped)
-                    taken = self.store.room.remove(connection, rows)
-                sizes = [self._size(one.row) for one in taken]
-                self.bytes += sum(sizes)
-                self.store.room.finish(taken)
-                gone, skipped = [one.row for one in taken], skipped + len(rows) - len(taken)
+                with Taken() as taken:
+                    with self.database.write() as connection:
+                        rows = blockrows.unlinked(connection, self.now, self.grace_s, _BATCH, skipped)
+                        self.store.room.remove(connection, rows, taken)
+                    gone, skipped = taken.rows, skipped + len(rows) - len(taken.rows)
+                    self.bytes += sum(self._size(row) for row in gone)
+                    self.store.room.finish(taken)
                 self.store.forget([row.digest for row in gone])
             if self.dry_run:
                 self.bytes += sum(self._size(row) for row in gone)

@@ -6,16 +6,21 @@ which at worst lets eviction take a page a little too early.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 import time
 from collections import Counter
 
+from qvpic_rag import forking
 from qvpic_rag.bank import catalogue
 from qvpic_rag.bank.index_db import Database
+from qvpic_rag.errors import BankError
 from qvpic_rag.metrics import METRICS
 
-__all__ = ["UseLog", "counters"]
+__all__ = ["UseLog", "add", "counters"]
+
+_log = logging.getLogger(__name__)
 
 _EVERY_S = 60.0
 
@@ -30,6 +35,13 @@ class UseLog:
         self._used: dict[str, float] = {}
         self._counts: Counter[str] = Counter()
         self._written = time.monotonic()
+        forking.renewed(self)
+
+    def _after_fork(self) -> None:
+        """In a forked process: what is noted here is the parent's, which writes it down."""
+        self._lock = threading.Lock()
+        self._used = {}
+        self._counts = Counter()
 
     def used(self, digest: str) -> None:
         """A block was used now."""
@@ -48,11 +60,15 @@ class UseLog:
         return bool(self._used or self._counts) and time.monotonic() - self._written >= _EVERY_S
 
     def write(self) -> None:
-        """Write the notes down, where the bank can be written."""
+        """Write the notes down where the bank can be written just now: nothing waits for them or fails for them."""
         if not self._database.writable or not (self._used or self._counts):
             return
-        with self._database.write(durable=False) as connection:
-            self.write_within(connection)
+        self._written = time.monotonic()  # whatever comes of it: the next try is as far away
+        try:
+            with self._database.write(durable=False, patience_s=0.0) as connection:
+                self.write_within(connection)
+        except BankError as error:
+            _log.info("uses and counters of a bank were not written down: %s", error)
 
     def write_within(self, connection: sqlite3.Connection) -> None:
         """As :meth:`write`, in the caller's transaction; should that fail, these notes are lost."""
@@ -63,13 +79,22 @@ class UseLog:
         connection.executemany(
             "UPDATE blocks SET used = ? WHERE digest = ?", [(moment, digest) for digest, moment in used.items()]
         )
-        if counts:
-            owner = catalogue.namespace_id(connection, self._namespace)
-            connection.executemany(
-                """INSERT INTO counters (namespace_id, name, value) VALUES (?, ?, ?)
-                ON CONFLICT (namespace_id, name) DO UPDATE SET value = value + excluded.value""",
-                [(owner, name, value) for name, value in counts.items()],
-            )
+        for name, value in counts.items():
+            _add(connection, self._namespace, name, value)
+
+
+def add(connection: sqlite3.Connection, namespace: str, name: str) -> None:
+    """Count an event of a namespace at once, in the process's metrics as well."""
+    METRICS.count(f"bank_{name}")
+    _add(connection, namespace, name, 1)
+
+
+def _add(connection: sqlite3.Connection, namespace: str, name: str, value: int) -> None:
+    connection.execute(
+        """INSERT INTO counters (namespace_id, name, value) VALUES (?, ?, ?)
+        ON CONFLICT (namespace_id, name) DO UPDATE SET value = value + excluded.value""",
+        (catalogue.namespace_id(connection, namespace), name, value),
+    )
 
 
 def counters(connection: sqlite3.Connection, namespace: str) -> dict[str, int]:

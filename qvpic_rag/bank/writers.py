@@ -6,6 +6,7 @@ clock is involved. What a writer began (claims, reservations, temporary files) c
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -14,6 +15,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from qvpic_rag import forking
 
 __all__ = ["TEMPORARY", "Writers", "remove_abandoned", "try_lock"]
 
@@ -51,31 +54,36 @@ class Writers:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        self._own: tuple[int, str, int] | None = None  # process id, writer id, descriptor
+        self._own: tuple[str, int] | None = None  # id, descriptor
+        forking.renewed(self)
+
+    def _after_fork(self) -> None:
+        """The lock is the parent's, and must end with it."""
+        self._lock = threading.Lock()
+        own, self._own = self._own, None
+        if own is not None:
+            os.close(own[1])
 
     @property
     def id(self) -> str:
         """This writer's id, 16 hexadecimal digits; a process forked from this one gets its own."""
         with self._lock:
-            if self._own is not None and self._own[0] != os.getpid():
-                os.close(self._own[2])  # the parent's lock stays with the parent
-                self._own = None
             if self._own is None:
                 self._own = self._register()
-            return self._own[1]
+            return self._own[0]
 
     @property
     def registered(self) -> bool:
         """Whether this process has an id already."""
-        return self._own is not None and self._own[0] == os.getpid()
+        return self._own is not None
 
-    def _register(self) -> tuple[int, str, int]:
+    def _register(self) -> tuple[str, int]:
         self.folder.mkdir(exist_ok=True)
         name = secrets.token_hex(8)
         with self._folder_locked():  # nobody looks between the next two steps and takes this for a dead writer
             descriptor = os.open(self._path(name), os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o666)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        return os.getpid(), name, descriptor
+        return name, descriptor
 
     @contextmanager
     def _folder_locked(self) -> Iterator[None]:
@@ -91,7 +99,8 @@ class Writers:
 
     def alive(self, writer: str) -> bool:
         """Whether the writer of this id still runs."""
-        if self.registered and self._own is not None and writer == self._own[1]:
+        own = self._own
+        if own is not None and writer == own[0]:
             return True
         if not _NAME.fullmatch(f"{writer}.lock"):
             return False
@@ -113,16 +122,14 @@ class Writers:
             return [name for name in names if not self.alive(name)]
 
     def forget(self, writer: str) -> None:
-        """Remove the file of a dead writer, once nothing of it is left."""
-        self._path(writer).unlink(missing_ok=True)
+        """Remove the file of a writer that has ended; one that cannot be removed is taken for dead all the same."""
+        with contextlib.suppress(OSError):
+            self._path(writer).unlink(missing_ok=True)
 
     def close(self) -> None:
         """End being a writer; harmless when it never was one."""
         with self._lock:
-            if self._own is None:
-                return
-            process, name, descriptor = self._own
-            self._own = None
-            if process == os.getpid():
-                self._path(name).unlink(missing_ok=True)
-            os.close(descriptor)
+            own, self._own = self._own, None
+        if own is not None:
+            self.forget(own[0])
+            os.close(own[1])

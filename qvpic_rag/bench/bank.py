@@ -79,7 +79,7 @@ class _Geometry:
     """As much of a model as linking looks at."""
 
     rotary: Rotary
-    layers: int = LAYERS
+    layers: int
     kv_heads: int = KV_HEADS
     head_dim: int = HEAD_DIM
     axes: int = 3
@@ -104,7 +104,7 @@ def _geometry() -> _Geometry:
             "mrope_section": [8, 12, 12],
         },
     )
-    return _Geometry(Rotary(Glm4vTextRotaryEmbedding(config), axes=3, interleaved=True))
+    return _Geometry(Rotary(Glm4vTextRotaryEmbedding(config), axes=3, interleaved=True), LAYERS)
 
 
 def _recipe(storage: str) -> Recipe:

@@ -14,21 +14,29 @@ _POLL_S = 0.02
 
 
 def compile_missing(
-    engine: Engine, wanted: Sequence[tuple[Page, int]], keep: Callable[[KVBlock, float], None]
+    engine: Engine,
+    wanted: Sequence[tuple[Page, int]],
+    keep: Callable[[KVBlock, float], None],
+    *,
+    patience_s: float,
 ) -> Iterator[KVBlock]:
     """Compile pages ``(page, dpi)`` that are not stored; yields the blocks compiled here.
 
-    ``keep`` stores a block, given also the seconds that it took. When the iterator is exhausted, what others compiled
-    meanwhile is stored as well, unless they failed to, or it was evicted again.
+    ``keep`` stores a block, given also the seconds that it took. When the iterator is exhausted, others have compiled
+    the rest, unless they failed to; what they are not done with after ``patience_s`` seconds is compiled here as well.
     """
     left = list(wanted)
     step = 2 * engine.batch_size
+    deadline = time.monotonic() + patience_s
     while left:
+        late = time.monotonic() > deadline
         others: list[tuple[Page, int]] = []
         for at in range(0, len(left), step):
             part = left[at : at + step]
+            # Nothing is yielded while claims are held: whoever takes a block might wait for one of them.
+            compiled: list[KVBlock] = []
             with engine.bank.blocks.claims.made([engine.key(*pair).digest for pair in part]) as mine:
-                ours = [pair for pair in part if engine.key(*pair).digest in mine]
+                ours = [pair for pair in part if late or engine.key(*pair).digest in mine]
                 # Whoever had the claim before may have stored it just now, and another machine may have uploaded it.
                 keys = {pair: engine.key(*pair) for pair in ours}
                 todo = [
@@ -38,11 +46,15 @@ def compile_missing(
                 ]
                 for block, seconds in _timed(engine, todo):
                     keep(block, seconds)
-                    yield block
-            others += [pair for pair in part if engine.key(*pair).digest not in mine]
-        while engine.bank.blocks.claims.held([engine.key(*pair).digest for pair in others]):
+                    compiled.append(block)
+            yield from compiled
+            others += [pair for pair in part if pair not in ours]
+        digests = [engine.key(*pair).digest for pair in others]
+        while time.monotonic() < deadline and engine.bank.blocks.claims.held(digests):
             time.sleep(_POLL_S)
-        left = [pair for pair in others if not engine.bank.has_block(engine.key(*pair))]
+        # What was stored and evicted since is not brought back: under a tight limit that would never end.
+        states = engine.bank.blocks.states([engine.key(*pair) for pair in others])
+        left = [pair for pair, state in zip(others, states, strict=True) if state is None]
 
 
 def _timed(engine: Engine, todo: Sequence[tuple[Page, int]]) -> Iterator[tuple[KVBlock, float]]:

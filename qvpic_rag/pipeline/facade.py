@@ -127,8 +127,6 @@ class QVPIC:
         check_arguments(model, bank, embedder=embedder, system_prompt=system_prompt, dtype=dtype, revision=revision)
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ConfigError(f"batch_size must be a whole number from 1, not {batch_size!r}.")
-        if not isinstance(ram_bytes, int) or isinstance(ram_bytes, bool) or ram_bytes < 0:
-            raise ConfigError(f"ram_bytes must be a whole number of bytes from 0, not {ram_bytes!r}.")
         request = RequestConfig(top_k, max_context_tokens, overflow, on_miss, max_waiting)
         routing = RouteConfig(alpha, budget)
         known = Bank.recipe_at(bank)

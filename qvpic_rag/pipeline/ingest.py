@@ -16,6 +16,7 @@ from qvpic_rag.records import Document, KVBlock, Page
 
 __all__ = ["IngestReport", "ingest"]
 
+_PATIENCE_S = 600.0  # for other processes that compile the same pages
 _WINDOW = 32
 """Pages compiled and embedded between two commits; what an interruption costs at most is embedding them again."""
 
@@ -156,23 +157,28 @@ def _windows(plan: list[_Planned]) -> Iterator[list[_Planned]]:
         yield window
 
 
-def _compile_window(engine: Engine, window: list[_Planned], tally: _Tally) -> Iterator[int]:
-    """Compile and store what the bank lacks; yields the number of pages done so far."""
+def _compile_window(engine: Engine, window: list[_Planned], tally: _Tally, *, again: bool = False) -> Iterator[int]:
+    """Compile and store what the bank lacks; yields the number of pages done so far.
+
+    ``again``: all of it was stored a moment ago, and what has been evicted since is not brought back.
+    """
     pages = [page for item in window for page in item.pages]
     wanted = _missing(engine, pages)
+    if again:
+        wanted = [pair for pair in wanted if not engine.bank.blocks.was_evicted(engine.key(*pair))]
 
     def keep(block: KVBlock, seconds: float) -> None:
         engine.bank.put_block(block, cost_s=seconds)
         tally.compiled += 1
 
-    for done, _ in enumerate(compile_missing(engine, wanted, keep), start=1):
+    for done, _ in enumerate(compile_missing(engine, wanted, keep, patience_s=_PATIENCE_S), start=1):
         yield done * len(pages) // (len(wanted) + 1)
 
 
 def _commit(engine: Engine, window: list[_Planned], tally: _Tally) -> None:
     vectors = engine.embedder.encode([page.text for item in window for page in item.pages])
     # A long window may have outlived the grace period of its first blocks: what a collection took is compiled again.
-    for _ in _compile_window(engine, window, tally):
+    for _ in _compile_window(engine, window, tally, again=True):
         pass
     at = 0
     for item in window:

@@ -16,6 +16,7 @@ from qvpic_rag.route import RouteDecision
 __all__ = ["LoadedPage", "Missing", "compiled", "stored"]
 
 _log = logging.getLogger(__name__)
+_PATIENCE_S = 10.0  # for another process that compiles a page of the request; after that it is compiled here, too
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,14 +88,14 @@ def compiled(
             _log.warning("a page compiled during a request was not stored: %s", error)
             notes.append(f"A page was compiled during the request but could not be stored: {error}")
 
-    for block in compile_missing(engine, missing, keep):
+    for block in compile_missing(engine, missing, keep, patience_s=_PATIENCE_S):
         blocks[block.key.digest] = block
     for page, dpi in missing:  # those that another process compiled
         key = engine.key(page, dpi)
         if key.digest not in blocks:
             try:
                 blocks[key.digest] = loader.get(key)
-            except (MissingBlockError, CorruptBlockError):  # and which is gone again
+            except BankError:  # and which is gone again
                 blocks[key.digest] = next(iter(engine.compile([(page, dpi)])))
     loaded = [
         entry

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from qvpic_rag.bank import Bank, blockfile, failures, index_db
-from qvpic_rag.errors import BankError
+from qvpic_rag.errors import BankError, CorruptBlockError
 from tests.bank import samples
 
 ROOT = Path(__file__).parents[2]
@@ -241,3 +242,106 @@ def test_sqlite_errors_become_sentences(text: str, words: str) -> None:
     with pytest.raises(BankError, match=words) as caught, failures.guard(Path("bank")):
         raise sqlite3.OperationalError(text)
     assert str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks(bank: Bank, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    samples.put(bank, "a.txt", ["one"])
+    bank.close()
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with Bank.open(bank.path) as other, monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", refuse)
+        for use in (
+            lambda: other.put_block(samples.block(other, samples.page("two"))),
+            lambda: other.get_block(samples.block(other, samples.page("one")).key),
+        ):
+            with pytest.raises(BankError, match=r"does not support file locks .* put the bank on a local disk"):
+                use()
+
+
+def lock(bank: Bank) -> sqlite3.Connection:
+    """Another process's writing transaction, which does not end."""
+    connection = sqlite3.connect(bank.path / "bank.sqlite", isolation_level=None)
+    connection.execute("BEGIN IMMEDIATE")
+    return connection
+
+
+def test_notes_never_fail_or_delay_anything(bank: Bank) -> None:
+    samples.put(bank, "a.txt", ["one"])
+    key = samples.block(bank, samples.page("one")).key
+    with Bank.open(bank.path) as reader:
+        reader.get_block(key)
+        reader.blocks.log._written -= 61
+        locked = lock(bank)
+        start = time.monotonic()
+        assert reader.blocks.log.due
+        reader.blocks.note_use()
+        assert not reader.blocks.log.due, "the next try is a minute away"
+        reader.close()
+        assert time.monotonic() - start < 20
+        locked.close()
+    assert "hits disk" not in bank.stats().counters
+
+
+def test_reading_and_claiming_go_on_while_the_database_is_locked(
+    bank: Bank, block_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qvpic_rag.bank.claims._PATIENCE_S", 0.05)
+    monkeypatch.setattr("qvpic_rag.bank.blocks._PATIENCE_S", 0.05)
+    block = samples.block(bank, samples.page("one"))
+    samples.put(bank, "b.txt", ["two"])
+    other = samples.block(bank, samples.page("two"))
+    locked = lock(bank)
+    assert samples.same(bank.get_block(other.key), other)
+    with bank.blocks.claims.made([block.key.digest]) as mine:
+        assert mine == {block.key.digest}
+    block_path.write_bytes(block_path.read_bytes()[:-1])
+    with pytest.raises(CorruptBlockError, match=r"has .* bytes instead of"):
+        bank.get_block(block.key)
+    locked.close()
+    with pytest.raises(CorruptBlockError, match=r"has .* bytes instead of"):
+        bank.get_block(block.key)
+    with pytest.raises(CorruptBlockError, match="as was found before"):
+        bank.get_block(block.key)
+
+
+def test_a_bank_opens_although_nothing_can_be_cleaned_up(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples.put(bank, "a.txt", ["one"])
+    dead = bank.path / "writers" / f"{'0' * 16}.lock"
+    dead.touch()
+    with monkeypatch.context() as patch:
+        patch.setattr("qvpic_rag.bank.index_db._BUSY_S", 0.05)
+        locked = lock(bank)
+        with Bank.open(bank.path) as other:
+            other.get_block(samples.block(bank, samples.page("one")).key)
+        locked.close()
+    Bank.open(bank.path).close()
+    assert not dead.exists()
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ELOOP])
+def test_a_block_that_cannot_be_read_counts_as_damaged(bank: Bank, block_path: Path, number: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qvpic_rag.bank.blockfile.os.open", raising(number))
+        with pytest.raises(CorruptBlockError):
+            bank.get_block(samples.block(bank, samples.page("one")).key)
+    block = samples.block(bank, samples.page("one"))
+    assert samples.same(bank.get_block(block.key), block), "it was not set aside"
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("bytes", "x"), ("bytes", b"1"), ("bytes", -5), ("checksum", b"7"), ("state", "x"), ("created", "")],
+)
+def test_a_malformed_row_is_one_sentence(bank: Bank, block_path: Path, column: str, value: object) -> None:
+    with bank._database.write() as connection:
+        connection.execute(f"UPDATE blocks SET {column} = ?", (value,))
+    for use in (
+        lambda: bank.get_block(samples.block(bank, samples.page("one")).key),
+        lambda: bank.put_block(samples.block(bank, samples.page("one"))),
+    ):
+        with pytest.raises(BankError, match="is damaged: restore it from a backup"):
+            use()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import os
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
 
 from qvpic_rag.bank import Bank, blockrows
-from qvpic_rag.errors import BankFullError, ConfigError, MissingBlockError
+from qvpic_rag.bank.room import Taken
+from qvpic_rag.errors import BankError, BankFullError, ConfigError, MissingBlockError
 from qvpic_rag.records import KVBlock
 from tests.bank import samples
 from tests.bank.test_upkeep import change
@@ -237,13 +239,14 @@ def test_a_clock_that_goes_backwards(bank: Bank, one: int, monkeypatch: pytest.M
 def test_the_lock_of_a_file_about_to_go_turns_readers_away(bank: Bank, one: int) -> None:
     """Between eviction and removal of a file nobody may begin to read it."""
     key = make(bank, "a").key
-    with bank._database.write() as connection:
-        row = blockrows.find(connection, key.digest)
-        assert row is not None
-        taken = bank.blocks.room.remove(connection, [row])
-    with Bank.open(bank.path) as other, pytest.raises(MissingBlockError):
-        other.get_block(key)
-    bank.blocks.room.finish(taken)
+    with Taken() as taken:
+        with bank._database.write() as connection:
+            row = blockrows.find(connection, key.digest)
+            assert row is not None
+            bank.blocks.room.remove(connection, [row], taken)
+        with Bank.open(bank.path) as other, pytest.raises(MissingBlockError):
+            other.get_block(key)
+        bank.blocks.room.finish(taken)
     assert not Path(bank.blocks.files.path(key.digest)).exists()
 
 
@@ -259,3 +262,96 @@ def test_an_old_bank_takes_limits(tmp_path: Path) -> None:
         bank.set_max_bytes(10**6)
         bank.put_block(make(bank, "a"))
         assert bank.limits() == (10**6, None)
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir())) if Path("/proc/self/fd").exists() else 0
+
+
+@pytest.mark.parametrize("place", ["commit", "take", "finish"])
+def test_a_failed_eviction_lets_go_of_what_it_took(
+    bank: Bank, one: int, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = descriptors()
+    with monkeypatch.context() as patch:
+        if place == "finish":
+            patch.setattr(type(bank.blocks.room), "_remove_file", failing)
+        elif place == "commit":
+            patch.setattr(blockrows, "mark_evicted", failing)
+        else:
+            patch.setattr("qvpic_rag.bank.room.usage.add", failing)
+        with pytest.raises((BankError, KeyboardInterrupt)):
+            bank.set_max_bytes(one)
+    assert descriptors() == before
+    with Bank.open(bank.path) as other:
+        for text in "abc":
+            block = make(other, text)
+            if place != "finish":
+                assert samples.same(other.get_block(block.key), block)
+    bank.set_max_bytes(one)
+    assert len(there(bank, *"abc")) == 1 if place != "finish" else there(bank, *"abc") == ""
+    assert sum(path.stat().st_size for path in (bank.path / "blocks").rglob("*") if path.is_file()) <= one
+
+
+def failing(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_file_that_cannot_go_stays_and_others_go(bank: Bank, one: int) -> None:
+    path = bank.blocks.files.path(make(bank, "a").key.digest)
+    path.unlink()
+    path.mkdir()
+    used_at(bank, a=1, b=2, c=3)
+    bank.set_max_bytes(2 * one)
+    assert path.is_dir()
+    assert there(bank, *"bc") == "c"
+    with Bank.open(bank.path) as other:
+        assert samples.same(other.get_block(make(other, "c").key), make(other, "c"))
+
+
+def test_a_quota_evicts_nothing_of_the_namespace_that_it_is_for(bank: Bank, one: int) -> None:
+    with Bank.open(bank.path, "tenant") as tenant:
+        for text in "wxyz":
+            tenant.put_block(make(tenant, text), cost_s=0.001)  # cheaper than the others' blocks
+        bank.set_max_bytes(7 * one)
+        tenant.set_quota(5 * one)
+        assert there(tenant, *"wxyz") == "wxyz"
+        assert len(there(bank, *"abc")) == 2
+        assert bank.stats().evicted == 1
+        assert tenant.stats().evicted == 0
+        assert "evictions" not in tenant.stats().counters
+        assert bank.stats().counters["evictions"] == 1
+
+
+def test_the_low_resolution_goes_where_the_high_one_is_in_use(bank: Bank) -> None:
+    for dpi in (72, 120):
+        bank.put_block(make(bank, "a", dpi))
+    held = bank.get_block(make(bank, "a", 120).key)
+    bank.set_max_bytes(size(bank, make(bank, "a", 120)))
+    assert there(bank, "a") == ""
+    assert samples.same(held, make(bank, "a", 120))
+
+
+def test_a_writer_waits_for_room_that_others_are_about_to_give_back(bank: Bank, one: int) -> None:
+    bank.set_max_bytes(2 * one)
+    held = [bank.get_block(make(bank, text).key) for text in there(bank, *"abc")[:1]]
+    other = Bank.open(bank.path)
+    reserved = other.blocks.room.reserved("default", make(other, "x").key.digest, one)
+    reserved.__enter__()
+    timer = threading.Timer(0.3, lambda: reserved.__exit__(None, None, None))
+    timer.start()
+    bank.put_block(make(bank, "d"))
+    timer.join()
+    assert there(bank, "d") == "d"
+    assert held
+    other.close()
+
+
+def test_huge_limits_are_refused_in_one_sentence(bank: Bank) -> None:
+    for value in (2**60 + 1, 2**63, 10**40):
+        with pytest.raises(ConfigError, match=r"from 1 to 2\*\*60"):
+            bank.set_max_bytes(value)
+    bank.set_quota(2**60)
+    with Bank.open(bank.path, "tenant") as tenant:
+        tenant.set_quota(2**60)
+        tenant.put_block(make(tenant, "a"))

@@ -37,6 +37,24 @@ def tables(path: Path) -> list[tuple[str, str]]:
         return sorted(connection.execute("SELECT name, coalesce(sql, '') FROM sqlite_master").fetchall())
 
 
+def test_a_bank_of_format_2_opens_and_the_tables_have_not_moved(tmp_path: Path) -> None:
+    folder = tmp_path / "stored"
+    folder.mkdir()
+    with closing(sqlite3.connect(folder / "bank.sqlite")) as connection:
+        connection.executescript("PRAGMA journal_mode = WAL;" + GOLDEN.with_name("bank-v2.sql").read_text())
+    golden_bank(tmp_path / "new")
+    assert tables(folder / "bank.sqlite") == tables(tmp_path / "new" / "bank.sqlite")
+    with Bank.open(folder) as stored, Bank.open(tmp_path / "new") as new:
+        assert stored.recipe == new.recipe
+        assert stored.documents() == new.documents()
+        assert [entry.page for entry in stored.pages()] == [entry.page for entry in new.pages()]
+        assert (stored.vectors()[1] == new.vectors()[1]).all()
+        assert stored.limits() == (10**7, None)
+        assert stored.verify(grace_s=0) == []
+    with Bank.open(folder, "tenant") as tenant:
+        assert tenant.limits() == (10**7, 10**6)
+
+
 def test_a_bank_of_format_1_is_brought_to_the_present(tmp_path: Path) -> None:
     folder = tmp_path / "old"
     folder.mkdir()

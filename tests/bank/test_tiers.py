@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -180,3 +181,14 @@ def test_many_threads_claim_each_block_once(bank: Bank) -> None:
     for thread in threads:
         thread.join()
     assert len(won) == len(set(won)) <= 40
+
+
+@pytest.mark.gpu
+def test_blocks_in_memory_are_pinned(bank: Bank) -> None:
+    samples.put(bank, "a.txt", ["one"])
+    wanted = samples.block(bank, samples.page("one"))
+    with Bank.open(bank.path, ram_bytes=10**6) as cached:
+        found = cached.get_block(wanted.key)
+        assert samples.same(found, wanted)
+        assert found.keys.is_pinned()
+        assert samples.same(replace(found, keys=found.keys.to("cuda", non_blocking=True).cpu()), wanted)

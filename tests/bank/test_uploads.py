@@ -184,8 +184,8 @@ def test_damaged_and_lost_files_are_passed_over(
     assert not workers()
     assert complete(tier, blocks[4:])
     said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert len(said) == 4
-    assert all(str(block.path) in text for block, text in zip(blocks[:4], said, strict=True))
+    assert len(said) == 3, "one that is gone was evicted, for all that this knows"
+    assert all(str(block.path) in text for block, text in zip(blocks[:3], said, strict=True))
 
     for block in blocks[:4]:  # stored again
         block.path.write_bytes(sound[block.digest])

@@ -51,7 +51,7 @@ def test_timing_adds_up(open_rag: Callable[..., QVPIC]) -> None:
     assert timing.compile is None
     assert "compile" not in timing.to_dict()
     assert timing.tiers == {"disk": 8}
-    assert min(value for name, value in timing.to_dict().items() if name != "tiers") >= 0
+    assert min(timing.to_dict().values()) >= 0
 
 
 def test_one_page_is_full_prefill_through_the_whole_pipeline(rag: QVPIC) -> None:

@@ -27,7 +27,7 @@ def test_blocks_come_from_the_disk_once_and_then_from_memory(open_rag: Callable[
     assert first.text == second.text == "TB-209"
     assert first.timing.tiers == {"disk": 8}
     assert second.timing.tiers == {"ram": 8}
-    assert second.timing.to_dict()["tiers"] == {"ram": 8}
+    assert second.to_dict()["tiers"] == {"ram": 8}
     assert open_rag(ram_bytes=0).ask(BADGE, max_new_tokens=32).timing.tiers == {"disk": 8}
 
 
