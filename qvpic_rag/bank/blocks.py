@@ -116,6 +116,11 @@ class BlockStore:
         """Whether the block was stored and went to make room: it is missed on purpose."""
         return self.states([key])[0] == blockrows.EVICTED
 
+    def settled(self, key: BlockKey, evicted: bool) -> bool:
+        """Whether the block need not be compiled: it is stored, or it was evicted and evicted ones are not wanted."""
+        state = self.states([key])[0]
+        return state == blockrows.STORED or (state == blockrows.EVICTED and not evicted)
+
     def states(self, keys: Sequence[BlockKey]) -> list[int | None]:
         """The state of each block's row (:mod:`~qvpic_rag.bank.blockrows`); None where there is none, or no file."""
         with self._database.read() as connection:

@@ -88,7 +88,7 @@ def compiled(
             _log.warning("a page compiled during a request was not stored: %s", error)
             notes.append(f"A page was compiled during the request but could not be stored: {error}")
 
-    for block in compile_missing(engine, missing, keep, patience_s=_PATIENCE_S):
+    for block in compile_missing(engine, missing, keep, patience_s=_PATIENCE_S, evicted=True):
         blocks[block.key.digest] = block
     for page, dpi in missing:  # those that another process compiled
         key = engine.key(page, dpi)
