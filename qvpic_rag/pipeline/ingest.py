@@ -140,8 +140,8 @@ def _missing(engine: Engine, pages: Iterable[Page]) -> list[tuple[Page, int]]:
 
 
 def _wants_evicted(engine: Engine) -> bool:
-    """Whether to bring back what was evicted: not as long as there is a limit, which would only evict again."""
-    return all(limit is None for limit in engine.bank.limits())
+    """Whether to bring back what was evicted: not where the limit would only evict something else for it."""
+    return engine.bank.blocks.has_room()
 
 
 def _lost(engine: Engine, pages: Iterable[Page]) -> bool:

@@ -89,11 +89,13 @@ def test_ingesting_again_does_not_bring_evicted_blocks_back(open_rag: Callable[.
     rag = open_rag(ram_bytes=0)
     documents = [Document("The badge code of Ada Lind is TB-209.", "ada.txt"), Document("Nothing else.", "more.txt")]
     rag.ingest(documents, progress=False)
-    rag.bank.set_max_bytes(1)
+    size = sum(rag.bank.stats().block_bytes.values())
+    rag.bank.set_max_bytes(size // 20)
+    assert rag.bank.stats().evicted >= 26
     report = rag.ingest(documents, progress=False)
     assert report.unchanged == ("ada.txt", "more.txt")
     assert report.compiled == 0
-    rag.bank.set_max_bytes(None)
+    rag.bank.set_max_bytes(10**9)
     assert rag.ingest(documents, progress=False).repaired == ("ada.txt", "more.txt")
     pages = [page for document in documents for page in rag.bank.document_pages(document.source)]
     assert all(rag.bank.has_block(rag.engine.key(page, dpi)) for page in pages for dpi in (72, 120))
