@@ -130,16 +130,23 @@ def limit(
     a question that needs an evicted block compiles it again.
     """
     with reported(debug), opened_bank(bank, namespace) as store:
+        before = sum(held for _, held, _ in store.holdings())
         if max_bytes is not None:
             store.set_max_bytes(byte_count(max_bytes))
         if quota is not None:
             store.set_quota(byte_count(quota))
         total, own = store.limits()
+        holdings = store.holdings()
+        evicted = max(0, before - sum(held for _, held, _ in holdings))
         if as_json:
-            print_json({"max_bytes": total, "quota": own})
-        else:
-            say(f"bank  {_bytes(total)}")
-            say(f"namespace {namespace!r}  {_bytes(own)}")
+            rows = [{"namespace": name, "bytes": held, "quota": kept} for name, held, kept in holdings]
+            print_json({"max_bytes": total, "quota": own, "evicted_bytes": evicted, "namespaces": rows})
+            return
+        say(f"bank  {_bytes(total)}")
+        for name, held, kept in holdings:
+            say(f"  namespace {name!r} holds {held:,} bytes; quota  {_bytes(kept)}")
+        if evicted:
+            say(f"{evicted:,} bytes were evicted.")
 
 
 def _bytes(number: int | None) -> str:
@@ -167,7 +174,10 @@ def remove(
             print_json({"removed": [document.source for document in documents], "pages": pages})
         else:
             where = shlex.quote(str(bank))
-            say(f"{counted(len(documents), 'document')} removed; free their space with: qvpic bank gc --bank {where}")
+            say(
+                f"{counted(len(documents), 'document')} removed; free their space with: qvpic bank gc --bank {where} "
+                f"(what was stored or used within the last hour stays; --grace 0 frees it now)"
+            )
 
 
 @bank_app.command("export")

@@ -11,6 +11,7 @@ import os
 import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -57,7 +58,7 @@ Remote = Annotated[
     str | None, typer.Option("--remote", help="URL of a remote tier of blocks, such as s3://bucket/folder.")
 ]
 Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cuda:0.")]
-_UPLOAD_S = 30.0
+_UPLOAD_S = 3.0  # between two looks whether the remote tier still answers
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or that of the copy in later typers
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model. Read it first.")
@@ -206,10 +207,13 @@ def _gone(paths: Sequence[str], sources: Sequence[str]) -> list[str]:
 
 
 def _uploaded(rag: QVPIC) -> int:
-    """Wait for uploads as long as they get on; how many blocks are left."""
+    """Wait for uploads as long as the remote tier answers and they get on; how many blocks are left."""
     left = rag.bank.flush(_UPLOAD_S)
-    while left and (fewer := rag.bank.flush(_UPLOAD_S)) < left:
-        left = fewer
+    while left and rag.bank.blocks.remote_answers:
+        before, start = left, time.monotonic()
+        left = rag.bank.flush(_UPLOAD_S)
+        if left == before and time.monotonic() - start < _UPLOAD_S / 2:
+            break  # nothing waits that can be uploaded
     return left
 
 

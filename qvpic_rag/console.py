@@ -208,6 +208,8 @@ def print_route(answer: Answer) -> None:
         err.print(answer.route.note)
     if answer.route.dropped:
         err.print(f"{counted(len(answer.route.dropped), 'page')} of lowest rank left out: the context is full.")
+    if answer.route.compiled:
+        err.print(f"{counted(len(answer.route.compiled), 'page')} compiled now, because the bank lacked them.")
     for page in answer.route.pages:
         err.print(f"  {page.dpi:>4} DPI  score {page.score:6.3f}  {page.source}, page {page.number + 1}")
     err.print(

@@ -19,12 +19,14 @@ from qvpic_rag.metrics import BUCKETS_S, METRICS, Metrics
 
 __all__ = ["Collector", "register"]
 
+_registered = False
 _HELP = {
     "bank_hits": "Blocks found, by tier (ram, disk, remote).",
     "bank_misses": "Blocks that no tier had.",
     "bank_evictions": "Blocks removed to keep within a limit.",
     "bank_quarantines": "Stored blocks found damaged and set aside.",
     "bank_read_bytes": "Bytes of blocks read, by tier.",
+    "bank_written_blocks": "Blocks stored.",
     "bank_written_bytes": "Bytes of block files written.",
     "bank_load_seconds": "Time to get one block, by tier.",
     "remote_failures": "Failed operations of the remote tier.",
@@ -70,14 +72,17 @@ class Collector:
 
 
 def register() -> None:
-    """Add the collector to Prometheus's default registry; call it once per process.
+    """Add the collector to Prometheus's default registry; harmless when it is there already.
 
     Raises
     ------
     MissingDependencyError
         ``prometheus-client`` is not installed.
     """
+    global _registered
     collector = Collector()
     from prometheus_client import REGISTRY
 
-    REGISTRY.register(collector)
+    if not _registered:
+        _registered = True
+        REGISTRY.register(collector)

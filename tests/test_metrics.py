@@ -82,6 +82,11 @@ def test_registering_shows_the_process_figures() -> None:
     prometheus = pytest.importorskip("prometheus_client")
     METRICS.count("bank_hits", tier="ram")
     register()
+    register()  # harmless
+    samples = [
+        s for family in prometheus.REGISTRY.collect() for s in family.samples if s.name == "qvpic_bank_hits_total"
+    ]
+    assert len(samples) == len({tuple(sample.labels.items()) for sample in samples})
     assert prometheus.REGISTRY.get_sample_value("qvpic_bank_hits_total", {"tier": "ram"}) >= 1
 
 

@@ -129,7 +129,7 @@ class _Import:
         """Store a block under its key in this bank, unless a sound one is there."""
         key = replace(block.key, namespace=self.bank.namespace)
         try:
-            self.bank.get_block(key)
+            self.bank.blocks.read(key)  # not a use of it
         except (MissingBlockError, CorruptBlockError):
             pass
         else:

@@ -107,9 +107,11 @@ def delete(connection: sqlite3.Connection, digest: str) -> None:
 
 
 def all_rows(database: Database) -> Iterator[BlockRow]:
-    """Every row in the order of digests, a batch per transaction, so that a long walk holds up no writer."""
+    """Every block that has a file, in the order of digests, a batch per transaction, so that a long walk holds up no
+    writer."""
     last = ""
-    query = f"SELECT {COLUMNS} FROM {TABLES} WHERE blocks.digest > ? ORDER BY blocks.digest LIMIT {_BATCH}"
+    where = f"WHERE blocks.digest > ? AND blocks.state != {EVICTED}"
+    query = f"SELECT {COLUMNS} FROM {TABLES} {where} ORDER BY blocks.digest LIMIT {_BATCH}"
     while True:
         with database.read() as connection:
             rows = [row_of(row) for row in connection.execute(query, (last,))]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qvpic_rag.bank import blockrows, catalogue, failures
+from qvpic_rag.bank import blockrows, catalogue, failures, limits
 from qvpic_rag.bank.blockfile import Written, check_file, header_of, load_block, write_temporary
 from qvpic_rag.bank.blockrows import BlockRow
 from qvpic_rag.bank.claims import Claims
@@ -115,6 +115,17 @@ class BlockStore:
     def was_evicted(self, key: BlockKey) -> bool:
         """Whether the block was stored and went to make room: it is missed on purpose."""
         return self.states([key])[0] == blockrows.EVICTED
+
+    def has_room(self) -> bool:
+        """Whether the limit, if there is one, leaves a fifth free: enough to bring back what was evicted."""
+        with self._database.read() as connection:
+            bound, names = limits.bound(connection, self._namespace)
+            return bound is None or limits.used(connection, names) <= 0.8 * bound
+
+    def settled(self, key: BlockKey, evicted: bool) -> bool:
+        """Whether the block need not be compiled: it is stored, or it was evicted and evicted ones are not wanted."""
+        state = self.states([key])[0]
+        return state == blockrows.STORED or (state == blockrows.EVICTED and not evicted)
 
     def states(self, keys: Sequence[BlockKey]) -> list[int | None]:
         """The state of each block's row (:mod:`~qvpic_rag.bank.blockrows`); None where there is none, or no file."""
@@ -331,6 +342,11 @@ class BlockStore:
         with self._database.write(durable=False) as connection:
             blockrows.mark_uploaded(connection, digest, checksum)
 
+    @property
+    def remote_answers(self) -> bool:
+        """Whether there is a remote tier, and it did not fail just now."""
+        return self._remote is not None and self._remote.available
+
     def flush(self, timeout_s: float) -> int:
         """See :meth:`~qvpic_rag.bank.Bank.flush`."""
         return self._uploads.flush(timeout_s) if self._uploads is not None else 0
@@ -353,6 +369,6 @@ class BlockStore:
         try:
             if self._uploads is not None:
                 self._uploads.close()
-            self.log.write()
+            self.log.write(patience_s=2.0)
         finally:
             self.writers.close()

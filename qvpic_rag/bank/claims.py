@@ -37,15 +37,16 @@ class Claims:
 
         In a bank that cannot be written (now) nobody sees a claim: all are the caller's.
         """
+        mine: frozenset[str] | None = None
         try:
-            mine = self._claim(digests) if digests and self._database.writable else frozenset(digests)
+            if digests and self._database.writable:
+                mine = self._claim(digests)
         except BankError as error:
             _log.warning("pages are compiled without a claim, and maybe elsewhere as well: %s", error)
-            mine = frozenset(digests)
         try:
-            yield mine
+            yield frozenset(digests) if mine is None else mine
         finally:
-            if mine and self._database.writable:
+            if mine:
                 self._release(mine)
 
     def _release(self, mine: frozenset[str]) -> None:

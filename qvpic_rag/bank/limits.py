@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from qvpic_rag.bank import catalogue
 from qvpic_rag.errors import ConfigError
 
-__all__ = ["Names", "bound", "check_limit", "excess", "limits", "set_max_bytes", "set_quota", "used"]
+__all__ = ["Names", "bound", "check_limit", "excess", "holdings", "limits", "set_max_bytes", "set_quota", "used"]
 
 Names = Sequence[str]
 """Some namespaces of the bank, by name."""
@@ -76,6 +76,12 @@ def bound(connection: sqlite3.Connection, namespace: str) -> tuple[int | None, N
         return quota, [namespace]
     total, kept = _totals(connection)
     return (None, []) if total is None else (total - kept, _without_quota(connection))
+
+
+def holdings(connection: sqlite3.Connection) -> list[tuple[str, int, int | None]]:
+    """Every namespace: its name, the bytes of its files, and its quota."""
+    rows = connection.execute("SELECT name, quota FROM namespaces ORDER BY name").fetchall()
+    return [(str(name), used(connection, [name]), None if quota is None else int(quota)) for name, quota in rows]
 
 
 def used(connection: sqlite3.Connection, names: Names) -> int:

@@ -51,7 +51,8 @@ class BankStats:
     damaged : int
         Blocks that were found damaged and set aside; compiled again likewise.
     limit : int | None
-        Bytes that the namespace's block files may have: its quota, or else the bank's limit; None: no limit.
+        Bytes that the namespace's block files may have: its quota, or else what the quotas leave of the bank's limit,
+        which it shares with the other namespaces that have none; None: no limit.
     counters : Mapping[str, int]
         What requests and writers of all processes did, such as ``hits disk``, ``misses``, ``evictions``; a running
         process adds its own once a minute and when it closes the bank.

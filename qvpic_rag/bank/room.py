@@ -171,8 +171,8 @@ class Room:
                 f"{where}, and this page's block alone has {nbytes:,}: raise the limit with `qvpic bank limit`."
             )
         return BankFullError(
-            f"{where}, and all of it is in use just now or belongs to others: raise the limit with `qvpic bank limit`, "
-            f"or try again when other requests are done."
+            f"{where}, and all of it is in use by requests, or taken by other namespaces without a quota: raise the "
+            f"limit or give this namespace a quota with `qvpic bank limit`, or try again when requests are done."
         )
 
     def _progress(self, taken: Taken) -> bool:

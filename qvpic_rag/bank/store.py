@@ -7,7 +7,6 @@
     DIR/index/<hex>.faiss                           search index per namespace, can be rebuilt from the database
 
     DIR/writers/<hex>.lock                          held locked by each process that writes
-
 How a block is stored is told in :mod:`qvpic_rag.bank.blocks`.
 """
 
@@ -250,6 +249,11 @@ class Bank:
         with self._database.read() as connection:
             return limits.limits(connection, self.namespace)
 
+    def holdings(self) -> list[tuple[str, int, int | None]]:
+        """Every namespace's name, bytes and quota; for whoever runs the machine, as :meth:`disk_bytes`."""
+        with self._database.read() as connection:
+            return limits.holdings(connection)
+
     def set_max_bytes(self, max_bytes: int | None) -> None:
         """Bound the block files of all namespaces, temporary ones included; None: no bound. It holds from now on.
 
@@ -398,7 +402,7 @@ class Bank:
     def flush(self, timeout_s: float) -> int:
         """Wait until what was put has reached the remote tier; how many blocks have not after ``timeout_s`` seconds.
 
-        0 at once without a remote tier. What is left is uploaded when the bank is opened with it again.
+        What is left is uploaded when the bank is opened with it again. Without a remote tier: 0.
         """
         return self.blocks.flush(timeout_s)
 

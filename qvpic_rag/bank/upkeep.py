@@ -42,7 +42,7 @@ def statistics(database: Database, recipe: Recipe, namespace: str) -> BankStats:
         documents = int(connection.execute(query, (namespace,)).fetchone()[0])
         pages = catalogue.page_count(connection, namespace)
         unlinked = blockrows.count_unlinked(connection, namespace)
-        total, quota = limits.limits(connection, namespace)
+        bound, _ = limits.bound(connection, namespace)
         counts = counters(connection, namespace)
         generation = catalogue.generation(connection, namespace, database.folder)
     return BankStats(
@@ -55,7 +55,7 @@ def statistics(database: Database, recipe: Recipe, namespace: str) -> BankStats:
         unlinked=unlinked,
         evicted=evicted,
         damaged=damaged,
-        limit=total if quota is None else quota,
+        limit=bound,
         counters=counts,
         generation=generation,
         recipe=summary(recipe),
@@ -89,7 +89,8 @@ def verify(
     try:
         with database.read() as connection:
             yield from _check_database(connection)
-            total = sum(connection.execute(f"SELECT count(*) FROM {t}").fetchone()[0] for t in ("blocks", "pages"))
+            queries = f"SELECT count(*) FROM blocks WHERE state != {blockrows.EVICTED}", "SELECT count(*) FROM pages"
+            total = sum(connection.execute(query).fetchone()[0] for query in queries)
         for done, problem in enumerate(_checks(database, blocks, recipe), start=1):
             if problem is not None:
                 yield problem
@@ -141,8 +142,6 @@ def _check_block(database: Database, blocks: BlockStore, recipe: Recipe, row: Bl
 
 def _inspect(files: BlockFiles, recipe: Recipe, row: BlockRow) -> Problem | None:
     what = f"Block {row.digest[:12]} (page {row.page[:12]} at {row.dpi} DPI)"
-    if row.state == blockrows.EVICTED:
-        return None
     if row.state == blockrows.DAMAGED:
         return Problem("quarantined", row.digest, f"{what} was found damaged and is set aside: {_AGAIN}.")
     try:

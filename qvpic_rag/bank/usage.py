@@ -59,13 +59,13 @@ class UseLog:
         """Whether notes have waited long enough to be written down."""
         return bool(self._used or self._counts) and time.monotonic() - self._written >= _EVERY_S
 
-    def write(self) -> None:
+    def write(self, *, patience_s: float = 0.0) -> None:
         """Write the notes down where the bank can be written just now: nothing waits for them or fails for them."""
         if not self._database.writable or not (self._used or self._counts):
             return
         self._written = time.monotonic()  # whatever comes of it: the next try is as far away
         try:
-            with self._database.write(durable=False, patience_s=0.0) as connection:
+            with self._database.write(durable=False, patience_s=patience_s) as connection:
                 self.write_within(connection)
         except BankError as error:
             _log.info("uses and counters of a bank were not written down: %s", error)

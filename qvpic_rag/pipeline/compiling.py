@@ -19,12 +19,15 @@ def compile_missing(
     keep: Callable[[KVBlock, float], None],
     *,
     patience_s: float,
+    evicted: bool,
 ) -> Iterator[KVBlock]:
     """Compile pages ``(page, dpi)`` that are not stored; yields the blocks compiled here.
 
     ``keep`` stores a block, given also the seconds that it took. When the iterator is exhausted, others have compiled
     the rest, unless they failed to; what they are not done with after ``patience_s`` seconds is compiled here as well.
+    ``evicted``: whether what was evicted to make room is wanted, too.
     """
+    blocks = engine.bank.blocks
     left = list(wanted)
     step = 2 * engine.batch_size
     deadline = time.monotonic() + patience_s
@@ -35,14 +38,13 @@ def compile_missing(
             part = left[at : at + step]
             # Nothing is yielded while claims are held: whoever takes a block might wait for one of them.
             compiled: list[KVBlock] = []
-            with engine.bank.blocks.claims.made([engine.key(*pair).digest for pair in part]) as mine:
+            with blocks.claims.made([engine.key(*pair).digest for pair in part]) as mine:
                 ours = [pair for pair in part if late or engine.key(*pair).digest in mine]
                 # Whoever had the claim before may have stored it just now, and another machine may have uploaded it.
-                keys = {pair: engine.key(*pair) for pair in ours}
                 todo = [
                     pair
-                    for pair, key in keys.items()
-                    if not (engine.bank.has_block(key) or engine.bank.blocks.fetch(key))
+                    for pair in ours
+                    if not (blocks.settled(engine.key(*pair), evicted) or blocks.fetch(engine.key(*pair)))
                 ]
                 for block, seconds in _timed(engine, todo):
                     keep(block, seconds)
@@ -50,11 +52,10 @@ def compile_missing(
             yield from compiled
             others += [pair for pair in part if pair not in ours]
         digests = [engine.key(*pair).digest for pair in others]
-        while time.monotonic() < deadline and engine.bank.blocks.claims.held(digests):
+        while time.monotonic() < deadline and blocks.claims.held(digests):
             time.sleep(_POLL_S)
-        # What was stored and evicted since is not brought back: under a tight limit that would never end.
-        states = engine.bank.blocks.states([engine.key(*pair) for pair in others])
-        left = [pair for pair, state in zip(others, states, strict=True) if state is None]
+        # What others stored and what was evicted since is not brought back: under a tight limit that would never end.
+        left = [pair for pair in others if not blocks.settled(engine.key(*pair), False)]
 
 
 def _timed(engine: Engine, todo: Sequence[tuple[Page, int]]) -> Iterator[tuple[KVBlock, float]]:

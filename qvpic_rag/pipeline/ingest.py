@@ -139,11 +139,16 @@ def _missing(engine: Engine, pages: Iterable[Page]) -> list[tuple[Page, int]]:
     return [pair for pair, stored in zip(wanted, kept, strict=True) if not stored]
 
 
+def _wants_evicted(engine: Engine) -> bool:
+    """Whether to bring back what was evicted: not where the limit would only evict something else for it."""
+    return engine.bank.blocks.has_room()
+
+
 def _lost(engine: Engine, pages: Iterable[Page]) -> bool:
-    """Whether blocks of stored pages are gone that should be there; in a bank with a limit, evicted ones need not."""
-    limited = any(limit is not None for limit in engine.bank.limits())
-    keys = [engine.key(page, dpi) for page in pages for dpi in engine.dpis]
-    return any(not engine.bank.has_block(key) and not (limited and engine.bank.blocks.was_evicted(key)) for key in keys)
+    """Whether blocks of stored pages are gone that should be there."""
+    evicted = _wants_evicted(engine)
+    keys = (engine.key(page, dpi) for page in pages for dpi in engine.dpis)
+    return any(not engine.bank.blocks.settled(key, evicted) for key in keys)
 
 
 def _windows(plan: list[_Planned]) -> Iterator[list[_Planned]]:
@@ -157,28 +162,25 @@ def _windows(plan: list[_Planned]) -> Iterator[list[_Planned]]:
         yield window
 
 
-def _compile_window(engine: Engine, window: list[_Planned], tally: _Tally, *, again: bool = False) -> Iterator[int]:
-    """Compile and store what the bank lacks; yields the number of pages done so far.
-
-    ``again``: all of it was stored a moment ago, and what has been evicted since is not brought back.
-    """
+def _compile_window(engine: Engine, window: list[_Planned], tally: _Tally) -> Iterator[int]:
+    """Compile and store what the bank lacks; yields the number of pages done so far."""
     pages = [page for item in window for page in item.pages]
     wanted = _missing(engine, pages)
-    if again:
-        wanted = [pair for pair in wanted if not engine.bank.blocks.was_evicted(engine.key(*pair))]
+    evicted = _wants_evicted(engine)
 
     def keep(block: KVBlock, seconds: float) -> None:
         engine.bank.put_block(block, cost_s=seconds)
         tally.compiled += 1
 
-    for done, _ in enumerate(compile_missing(engine, wanted, keep, patience_s=_PATIENCE_S), start=1):
+    blocks = compile_missing(engine, wanted, keep, patience_s=_PATIENCE_S, evicted=evicted)
+    for done, _ in enumerate(blocks, start=1):
         yield done * len(pages) // (len(wanted) + 1)
 
 
 def _commit(engine: Engine, window: list[_Planned], tally: _Tally) -> None:
     vectors = engine.embedder.encode([page.text for item in window for page in item.pages])
     # A long window may have outlived the grace period of its first blocks: what a collection took is compiled again.
-    for _ in _compile_window(engine, window, tally, again=True):
+    for _ in _compile_window(engine, window, tally):
         pass
     at = 0
     for item in window:

@@ -85,10 +85,9 @@ def compiled(
         try:
             engine.bank.put_block(block, cost_s=seconds)
         except BankError as error:
-            _log.warning("a page compiled during a request was not stored: %s", error)
-            notes.append(f"A page was compiled during the request but could not be stored: {error}")
+            notes.append(str(error))
 
-    for block in compile_missing(engine, missing, keep, patience_s=_PATIENCE_S):
+    for block in compile_missing(engine, missing, keep, patience_s=_PATIENCE_S, evicted=True):
         blocks[block.key.digest] = block
     for page, dpi in missing:  # those that another process compiled
         key = engine.key(page, dpi)
@@ -105,4 +104,8 @@ def compiled(
         )
         for entry in found
     ]
-    return loaded, [page.digest for page, _ in missing], notes[-1] if notes else ""
+    note = ""
+    if notes:
+        note = f"{len(notes)} page(s) compiled during the request could not be stored: {notes[-1]}"
+        _log.warning("%s", note)
+    return loaded, [page.digest for page, _ in missing], note

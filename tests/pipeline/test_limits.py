@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -86,11 +89,13 @@ def test_ingesting_again_does_not_bring_evicted_blocks_back(open_rag: Callable[.
     rag = open_rag(ram_bytes=0)
     documents = [Document("The badge code of Ada Lind is TB-209.", "ada.txt"), Document("Nothing else.", "more.txt")]
     rag.ingest(documents, progress=False)
-    rag.bank.set_max_bytes(1)
+    size = sum(rag.bank.stats().block_bytes.values())
+    rag.bank.set_max_bytes(size // 20)
+    assert rag.bank.stats().evicted >= 26
     report = rag.ingest(documents, progress=False)
     assert report.unchanged == ("ada.txt", "more.txt")
     assert report.compiled == 0
-    rag.bank.set_max_bytes(None)
+    rag.bank.set_max_bytes(10**9)
     assert rag.ingest(documents, progress=False).repaired == ("ada.txt", "more.txt")
     pages = [page for document in documents for page in rag.bank.document_pages(document.source)]
     assert all(rag.bank.has_block(rag.engine.key(page, dpi)) for page in pages for dpi in (72, 120))
@@ -131,3 +136,52 @@ def test_two_machines_share_what_either_compiled(tmp_path: Path) -> None:
         assert found.text == expected.text
         assert found.route.compiled == ()
         assert found.timing.tiers == {"remote": 1}
+
+
+def test_an_ingest_does_not_wait_for_itself_or_for_somebody_stuck(open_rag: Callable[..., QVPIC]) -> None:
+    """A progress callback may ask about a page that is just being compiled."""
+    rag = open_rag(ram_bytes=0)
+    answers: list[str] = []
+
+    def ask(done: int, total: int, source: str) -> None:
+        answers.append(rag.ask(BADGE, max_new_tokens=12).text)
+
+    start = time.monotonic()
+    rag.ingest(Document("The badge code of Ada Lind is KX-447.", "ada.txt"), progress=ask)
+    assert time.monotonic() - start < 30
+    assert len(answers) >= 2
+
+
+def test_a_request_does_not_wait_for_a_compiler_that_is_stuck(
+    open_rag: Callable[..., QVPIC], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qvpic_rag.pipeline.loading._PATIENCE_S", 0.2)
+    rag, other = open_rag(ram_bytes=0), open_rag(ram_bytes=0)
+    before = rag.ask(BADGE, max_new_tokens=32)
+    evict(rag, 0.0)
+    keys = [rag.engine.key(page.page, dpi) for page in rag.bank.pages() for dpi in (72, 120)]
+    with other.bank.blocks.claims.made([key.digest for key in keys]):
+        assert rag.ask(BADGE, max_new_tokens=32).text == before.text
+
+
+def test_an_answer_survives_a_bank_that_cannot_be_written(
+    open_rag: Callable[..., QVPIC], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Locked for good, blocks lost and damaged: the question is answered from what is compiled now."""
+    for name in ("claims._PATIENCE_S", "blocks._PATIENCE_S", "index_db._BUSY_S"):
+        monkeypatch.setattr(f"qvpic_rag.bank.{name}", 0.05)
+    rag = open_rag(ram_bytes=0)
+    before = rag.ask(BADGE, max_new_tokens=32)
+    for number, file in enumerate(sorted((rag.bank.path / "blocks").rglob("*.safetensors"))):
+        if number % 2:
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes()[:-7])
+    rag.bank.blocks.log._written -= 61
+    with closing(sqlite3.connect(rag.bank.path / "bank.sqlite", isolation_level=None)) as locked:
+        locked.execute("BEGIN IMMEDIATE")
+        during = rag.ask(BADGE, max_new_tokens=32)
+    assert during.text == before.text
+    assert len(during.route.compiled) == 8
+    assert "could not be stored" in during.route.note
+    assert rag.ask(BADGE, max_new_tokens=32).text == before.text
