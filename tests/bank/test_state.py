@@ -34,6 +34,8 @@ def make(bank: Bank, text: str, dpi: int) -> KVBlock:
 
 
 class BankMachine(RuleBasedStateMachine):
+    steps = 0  # of all runs
+
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="qvpic-state-"))
@@ -193,6 +195,7 @@ class BankMachine(RuleBasedStateMachine):
 
     @invariant()
     def limits_hold(self) -> None:
+        BankMachine.steps += 1
         total, _ = self.banks["default"].limits()
         assert total is None or self.used() <= total
         for bank in self.banks.values():
@@ -228,4 +231,6 @@ def test_some_hundred_steps() -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_steps() -> None:
-    run(200, 60)
+    BankMachine.steps = 0
+    run(260, 60)
+    assert BankMachine.steps >= 10_000
