@@ -74,7 +74,7 @@ def test_every_flipped_byte_of_a_packed_block_is_noticed(tmp_path: Path, storage
         lambda head: head.update(keys=head["keys.codes"]),
     ],
 )
-def test_a_packed_header_that_is_not_exactly_right_isrefused(storage, change) -> None:
+def test_a_packed_header_that_is_not_exactly_right_is_refused(storage, change) -> None:
     refused(GOLDENS[storage].read_bytes(), change)
 
 
