@@ -50,24 +50,23 @@ class Collector:
         """The metric families, named ``qvpic_...``."""
         counters, histograms = self._metrics.snapshot()
         families: dict[str, Any] = {}
+
+        def family(kind: Any, name: str, labels: tuple[tuple[str, str], ...]) -> Any:
+            if name not in families:
+                names = [label for label, _ in labels]
+                families[name] = kind(f"qvpic_{name}", _HELP.get(name, name), labels=names)
+            return families[name]
+
         for (name, labels), value in sorted(counters.items()):
-            names = [label for label, _ in labels]
-            family = families.get(name)
-            if family is None:
-                family = self._core.CounterMetricFamily(f"qvpic_{name}", _HELP.get(name, name), labels=names)
-                families[name] = family
-            family.add_metric([text for _, text in labels], value)
-        for (name, labels), histogram in sorted(histograms.items()):
-            names = [label for label, _ in labels]
-            family = families.get(name)
-            if family is None:
-                family = self._core.HistogramMetricFamily(f"qvpic_{name}", _HELP.get(name, name), labels=names)
-                families[name] = family
+            counter = family(self._core.CounterMetricFamily, name, labels)
+            counter.add_metric([text for _, text in labels], value)
+        for (name, labels), observed in sorted(histograms.items(), key=lambda item: item[0]):
+            histogram = family(self._core.HistogramMetricFamily, name, labels)
             reached, buckets = 0, []
-            for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], histogram.counts, strict=True):
+            for bound, count in zip([*map(str, BUCKETS_S), "+Inf"], observed.counts, strict=True):
                 reached += count
                 buckets.append((bound, reached))
-            family.add_metric([text for _, text in labels], buckets, histogram.total)
+            histogram.add_metric([text for _, text in labels], buckets, observed.total)
         yield from families.values()
 
 

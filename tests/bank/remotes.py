@@ -50,6 +50,21 @@ class S3Server:
         return f"http://127.0.0.1:{self.port}"
 
 
+@contextmanager
+def s3_server(patch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """A server with a bucket, which s3:// means meanwhile and afterwards; skips the test where its packages lack."""
+    pytest.importorskip("moto")
+    pytest.importorskip("s3fs")
+    server = S3Server()
+    server.start()
+    try:
+        server.make_bucket()
+        use_server(server.url, patch)
+        yield server
+    finally:
+        server.stop()
+
+
 def use_server(url: str, patch: pytest.MonkeyPatch) -> None:
     """Let s3:// mean this server, with credentials that are none, and without the driver's own patience."""
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "HTTP_PROXY", "http_proxy"):

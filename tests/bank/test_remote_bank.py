@@ -11,7 +11,7 @@ import pytest
 from qvpic_rag.bank import Bank, BlockLoader
 from qvpic_rag.errors import ConfigError, MissingBlockError
 from tests.bank import samples
-from tests.bank.remotes import BUCKET, Raw, S3Server, use_server
+from tests.bank.remotes import BUCKET, Raw, s3_server
 
 FLUSH_S = 20.0
 
@@ -21,16 +21,8 @@ def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pat
     if request.param == "memory":
         yield f"memory://{tmp_path.name}"
         return
-    pytest.importorskip("moto")
-    pytest.importorskip("s3fs")
-    server = S3Server()
-    server.start()
-    try:
-        server.make_bucket()
-        use_server(server.url, monkeypatch)
+    with s3_server(monkeypatch):
         yield f"s3://{BUCKET}/{tmp_path.name}"
-    finally:
-        server.stop()
 
 
 def tiers(bank: Bank, *texts: str) -> dict[str, int]:
@@ -88,19 +80,10 @@ def test_what_the_remote_has_goes_first(tmp_path: Path) -> None:
 def test_a_remote_that_is_down_is_a_miss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pytest.importorskip("moto")
-    pytest.importorskip("s3fs")
-    server = S3Server()
-    server.start()
-    try:
-        server.make_bucket()
-        use_server(server.url, monkeypatch)
-        url = f"s3://{BUCKET}/x"
-        with Bank.create(tmp_path / "here", samples.recipe(), remote=url) as here:
-            samples.put(here, "a.txt", ["one"])
-            assert here.flush(FLUSH_S) == 0
-    finally:
-        server.stop()
+    url = f"s3://{BUCKET}/x"
+    with s3_server(monkeypatch), Bank.create(tmp_path / "here", samples.recipe(), remote=url) as here:
+        samples.put(here, "a.txt", ["one"])
+        assert here.flush(FLUSH_S) == 0
     with Bank.create(tmp_path / "there", samples.recipe(), remote=url) as there, caplog.at_level(logging.WARNING):
         with pytest.raises(MissingBlockError):
             tiers(there, "one")
