@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qvpic_rag.cache import BufferCache
-from qvpic_rag.models import VisionLanguageModel
+from qvpic_rag.models import LanguageModel
 from qvpic_rag.packing import Packed, in_float32
 from qvpic_rag.records import KVBlock
 from qvpic_rag.rope import request_positions, rotate
@@ -52,7 +52,7 @@ class LinkedContext:
 
 
 def assemble(
-    model: VisionLanguageModel, blocks: Sequence[KVBlock], *, query_tokens: int, new_tokens: int
+    model: LanguageModel, blocks: Sequence[KVBlock], *, query_tokens: int, new_tokens: int
 ) -> LinkedContext:
     """Link ``blocks`` (the prefix first, then pages in request order; none at all for a request without pages).
 

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from qvpic_rag.errors import CompileError
-from qvpic_rag.models import VisionInputs, VisionLanguageModel
+from qvpic_rag.models import LanguageModel, VisionInputs, VisionLanguageModel
 from qvpic_rag.records import BlockKey, KVBlock
 from qvpic_rag.template import ChatTemplate
 
@@ -73,7 +73,7 @@ def compile_pages(
     return _blocks(model, token_ids, vision, keys, skip=len(condition))
 
 
-def compile_text(model: VisionLanguageModel, token_ids: Sequence[int], key: BlockKey, *, prefix: int) -> KVBlock:
+def compile_text(model: LanguageModel, token_ids: Sequence[int], key: BlockKey, *, prefix: int) -> KVBlock:
     """Compile text tokens: the prefix h itself (``prefix=0``), or what follows its first ``prefix`` tokens.
 
     Raises ``CompileError`` as :func:`compile_pages` does.
@@ -83,7 +83,7 @@ def compile_text(model: VisionLanguageModel, token_ids: Sequence[int], key: Bloc
 
 
 def _blocks(
-    model: VisionLanguageModel, token_ids: Tensor, vision: VisionInputs | None, keys: Sequence[BlockKey], *, skip: int
+    model: LanguageModel, token_ids: Tensor, vision: VisionInputs | None, keys: Sequence[BlockKey], *, skip: int
 ) -> list[KVBlock]:
     # One token more than is run: its position is where whatever follows the block starts.
     positions = model.positions(torch.nn.functional.pad(token_ids, (0, 1)), vision)
@@ -118,7 +118,7 @@ def _blocks(
 
 
 @contextmanager
-def _taps(model: VisionLanguageModel) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+def _taps(model: LanguageModel) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     """Collect each layer's unrotated keys and values, ``[batch, tokens, kv_heads * head_dim]``, in layer order."""
     keys: list[Tensor] = []
     values: list[Tensor] = []

@@ -23,7 +23,7 @@ from qvpic_rag.cache import CACHE_ARGUMENT
 from qvpic_rag.config import GenerateConfig
 from qvpic_rag.detokenize import AnswerText
 from qvpic_rag.errors import GenerationError, QVPICError
-from qvpic_rag.models import VisionLanguageModel
+from qvpic_rag.models import LanguageModel
 
 __all__ = ["Generated", "Prompt", "generate", "prompt"]
 
@@ -64,7 +64,7 @@ class Generated:
     first_token: float | None
 
 
-def prompt(model: VisionLanguageModel, context: LinkedContext, query_ids: list[int]) -> Prompt:
+def prompt(model: LanguageModel, context: LinkedContext, query_ids: list[int]) -> Prompt:
     """Put the question after a linked context."""
     query = torch.tensor(query_ids, dtype=torch.long)
     follow = torch.arange(len(query_ids)) + context.next_position
@@ -78,7 +78,7 @@ def prompt(model: VisionLanguageModel, context: LinkedContext, query_ids: list[i
 
 
 def generate(
-    model: VisionLanguageModel,
+    model: LanguageModel,
     request: Prompt,
     config: GenerateConfig,
     *,
@@ -119,7 +119,7 @@ def generate(
     return Generated(text.text, text.reasoning, tap.reason, tuple(tap.token_ids), tap.first_token)
 
 
-def _settings(model: VisionLanguageModel, config: GenerateConfig) -> Any:
+def _settings(model: LanguageModel, config: GenerateConfig) -> Any:
     """The checkpoint's generation settings with ours on top."""
     settings = copy.deepcopy(model.model.generation_config)
     sampled = config.temperature > 0

@@ -20,7 +20,7 @@ from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from qvpic_rag.errors import ConfigError, ModelNotFoundError, TemplateError, UnsupportedModelError
-from qvpic_rag.models.base import Checkpoint, VisionInputs, VisionLanguageModel
+from qvpic_rag.models.base import Checkpoint, LanguageModel, VisionInputs, VisionLanguageModel
 from qvpic_rag.models.device import default_dtype, resolve_device
 from qvpic_rag.models.fingerprint import config_digest, files_digest, weight_files
 from qvpic_rag.models.glm4v import Glm4vModel
@@ -30,7 +30,7 @@ from qvpic_rag.models.qwen_vl import QwenVLModel
 from qvpic_rag.models.smolglyph import ADAPTER
 from qvpic_rag.records import stable_digest
 
-__all__ = ["BUNDLED", "VisionInputs", "VisionLanguageModel", "context_length", "families", "load_model"]
+__all__ = ["BUNDLED", "LanguageModel", "VisionInputs", "VisionLanguageModel", "context_length", "families", "load_model"]
 
 _ASSETS = Path(__file__).parent.parent / "assets"
 BUNDLED = {"demo": _ASSETS / "reader"}

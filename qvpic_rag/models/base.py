@@ -1,7 +1,8 @@
 """What the engine needs of a vision-language model, and what differs between families.
 
 A family is one subclass of :class:`VisionLanguageModel` in a file of its own. It says where its parts are, how pictures
-become forward arguments, and how positions are counted. Everything else is shared.
+become forward arguments, and how positions are counted. Everything else is shared. What text alone needs is
+:class:`LanguageModel`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from qvpic_rag.models.fingerprint import config_digest
 from qvpic_rag.rope import Rotary
 
-__all__ = ["Checkpoint", "VisionInputs", "VisionLanguageModel"]
+__all__ = ["Checkpoint", "LanguageModel", "VisionInputs", "VisionLanguageModel"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,22 +56,21 @@ class VisionInputs:
     tokens: tuple[int, ...]
 
 
-class VisionLanguageModel(ABC):
-    """One loaded model behind the interface that compile, assemble and generate use.
+class LanguageModel:
+    """One loaded model behind the interface that compile, assemble and generate use for text.
 
     ``lock`` is held during every forward pass: hooks, dynamic rope frequencies and the random generator are shared
     state of the model object.
     """
 
     model_types: ClassVar[tuple[str, ...]]
-    axes: ClassVar[int]
+    axes: ClassVar[int] = 1
     interleaved: ClassVar[bool] = False
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self.model = checkpoint.model
         self.tokenizer = checkpoint.tokenizer
-        self.image_processor = checkpoint.image_processor
         self.lock = threading.RLock()
         self.rotary = Rotary(self.text_model.rotary_emb, self.axes, self.interleaved)
         attention: Any = self.attention(0)
@@ -106,12 +106,7 @@ class VisionLanguageModel(ABC):
     @property
     def text_model(self) -> Any:
         """The decoder: has ``layers`` (each with ``self_attn``) and ``rotary_emb``."""
-        return self.model.model.language_model
-
-    @property
-    def image_token_id(self) -> int:
-        """Id of the placeholder that stands for one visual token."""
-        return int(self.model.config.image_token_id)
+        return self.model.model
 
     @property
     def max_context(self) -> int:
@@ -122,11 +117,6 @@ class VisionLanguageModel(ABC):
     def context_length(config: Any) -> int:
         """The same, of a configuration."""
         return int(config.get_text_config().max_position_embeddings)
-
-    @property
-    def processor_digest(self) -> str:
-        """SHA-256 (hex) of the image processor's settings."""
-        return config_digest(self.image_processor.to_dict())
 
     def attention(self, layer: int) -> nn.Module:
         """The self-attention module of a layer."""
@@ -142,14 +132,6 @@ class VisionLanguageModel(ABC):
         """The module whose output is the value."""
         return attention.v_proj
 
-    @abstractmethod
-    def encode_images(self, images: Sequence[Image.Image], *, together: bool) -> VisionInputs:
-        """Turn RGB pictures into forward arguments.
-
-        ``together=False``: one picture per sequence of a batch (compiling pages of equal size).
-        ``together=True``: all pictures in one sequence (full prefill).
-        """
-
     def positions(self, token_ids: Tensor, vision: VisionInputs | None) -> Tensor:
         """Position ids int64 ``[axes, batch, tokens]`` of int64 ``token_ids`` ``[batch, tokens]`` starting at 0.
 
@@ -161,3 +143,34 @@ class VisionLanguageModel(ABC):
     def position_argument(self, positions: Tensor) -> Tensor:
         """Shape ``[axes, batch, tokens]`` positions as the model's ``position_ids`` argument wants them."""
         return positions if self.axes == 3 else positions[0]
+
+
+class VisionLanguageModel(LanguageModel, ABC):
+    """A model that reads pictures."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        super().__init__(checkpoint)
+        self.image_processor = checkpoint.image_processor
+
+    @property
+    def text_model(self) -> Any:
+        """The decoder, which is one part of the model here."""
+        return self.model.model.language_model
+
+    @property
+    def image_token_id(self) -> int:
+        """Id of the placeholder that stands for one visual token."""
+        return int(self.model.config.image_token_id)
+
+    @property
+    def processor_digest(self) -> str:
+        """SHA-256 (hex) of the image processor's settings."""
+        return config_digest(self.image_processor.to_dict())
+
+    @abstractmethod
+    def encode_images(self, images: Sequence[Image.Image], *, together: bool) -> VisionInputs:
+        """Turn RGB pictures into forward arguments.
+
+        ``together=False``: one picture per sequence of a batch (compiling pages of equal size).
+        ``together=True``: all pictures in one sequence (full prefill).
+        """

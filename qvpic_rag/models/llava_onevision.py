@@ -22,7 +22,6 @@ class LlavaOnevisionModel(VisionLanguageModel):
     """LLaVA-OneVision as transformers ships it."""
 
     model_types = ("llava_onevision",)
-    axes = 1
 
     def encode_images(self, images: Sequence[Image.Image], *, together: bool) -> VisionInputs:
         """Crops ``[pictures, crops, channels, height, width]``, original sizes, and who shares a sequence."""

@@ -33,7 +33,6 @@ class LlavaOnevision2Model(GridModel):
     """LLaVA-OneVision-2's remote code behind the common interface."""
 
     model_types = ("llava_onevision2",)
-    axes = 1
 
     def encode_images(self, images: Sequence[Image.Image], *, together: bool) -> VisionInputs:
         """The patches with the position of each."""

@@ -1,0 +1,3 @@
+"""Measuring methods on questions with known answers: suites, scores, runs and reports."""
+
+__all__: list[str] = []
