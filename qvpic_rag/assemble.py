@@ -51,9 +51,7 @@ class LinkedContext:
         return int(self.token_ids.shape[0])
 
 
-def assemble(
-    model: LanguageModel, blocks: Sequence[KVBlock], *, query_tokens: int, new_tokens: int
-) -> LinkedContext:
+def assemble(model: LanguageModel, blocks: Sequence[KVBlock], *, query_tokens: int, new_tokens: int) -> LinkedContext:
     """Link ``blocks`` (the prefix first, then pages in request order; none at all for a request without pages).
 
     ``query_tokens`` and ``new_tokens`` reserve room for the question and the answer. Blocks are only read.

@@ -49,14 +49,15 @@ class Method(ABC):
 
     name: str
 
+    @abstractmethod
     def prepare(self, pages: Sequence[Page], before: str) -> Offline:
         """Do ahead of questions what can be done; pages that are prepared already cost nothing.
 
         ``before`` is what the user turn says before the pages: where it is part of what conditions them, caches hold
         for it alone.
         """
-        return Offline(0, 0.0, 0)
 
+    @abstractmethod
     def forget(self) -> None:
         """Let go of what :meth:`prepare` and earlier questions left in memory."""
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import (
     AutoConfig,
     AutoImageProcessor,
@@ -19,18 +18,25 @@ from transformers import (
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
-from qvpic_rag.errors import ConfigError, ModelNotFoundError, TemplateError, UnsupportedModelError
+from qvpic_rag.errors import ModelNotFoundError, TemplateError, UnsupportedModelError
 from qvpic_rag.models.base import Checkpoint, LanguageModel, VisionInputs, VisionLanguageModel
-from qvpic_rag.models.device import default_dtype, resolve_device
-from qvpic_rag.models.fingerprint import config_digest, files_digest, weight_files
+from qvpic_rag.models.device import default_dtype, resolve_device, torch_dtype
+from qvpic_rag.models.fingerprint import model_fingerprint
 from qvpic_rag.models.glm4v import Glm4vModel
 from qvpic_rag.models.llava_onevision import LlavaOnevisionModel
 from qvpic_rag.models.llava_onevision2 import LlavaOnevision2Model
 from qvpic_rag.models.qwen_vl import QwenVLModel
 from qvpic_rag.models.smolglyph import ADAPTER
-from qvpic_rag.records import stable_digest
 
-__all__ = ["BUNDLED", "LanguageModel", "VisionInputs", "VisionLanguageModel", "context_length", "families", "load_model"]
+__all__ = [
+    "BUNDLED",
+    "LanguageModel",
+    "VisionInputs",
+    "VisionLanguageModel",
+    "context_length",
+    "families",
+    "load_model",
+]
 
 _ASSETS = Path(__file__).parent.parent / "assets"
 BUNDLED = {"demo": _ASSETS / "reader"}
@@ -38,7 +44,6 @@ BUNDLED = {"demo": _ASSETS / "reader"}
 
 _FAMILIES: tuple[type[VisionLanguageModel], ...] = (Glm4vModel, QwenVLModel, LlavaOnevisionModel, LlavaOnevision2Model)
 _REMOTE_CODE = LlavaOnevision2Model.model_types
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
 def families() -> tuple[str, ...]:
@@ -83,7 +88,7 @@ def load_model(
     """
     where = _place(name)
     target = resolve_device(device)
-    kind = _dtype(dtype or default_dtype(target))
+    kind = torch_dtype(dtype or default_dtype(target))
     source: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     config = _configuration(name, where, source)
     family = _family(config)
@@ -110,7 +115,7 @@ def load_model(
         # A bank remembers the name and may be asked from another folder.
         name=str(Path(name).resolve()) if name not in BUNDLED and Path(name).is_dir() else name,
         revision=getattr(config, "_commit_hash", None) or "",
-        fingerprint=_fingerprint(where, config),
+        fingerprint=model_fingerprint(where, config),
     )
     return family(checkpoint)
 
@@ -143,12 +148,6 @@ def _place(name: str) -> str:
 
         return str(smolglyph_folder(folder))
     return str(folder) if name in BUNDLED else str(name)
-
-
-def _dtype(dtype: str) -> torch.dtype:
-    if dtype not in _DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(_DTYPES)}, not {dtype!r}.")
-    return _DTYPES[dtype]
 
 
 @contextmanager
@@ -249,10 +248,3 @@ def _chat_template(where: str, revision: str | None, tokenizer: Any) -> str:
     if not isinstance(template, str):
         raise TemplateError(f"Model {where!r} has no chat template; add a chat_template.jinja to its folder.")
     return template
-
-
-def _fingerprint(where: str, config: Any) -> str:
-    """Architecture and weights; a hub commit stands for the weights where there is one."""
-    revision = getattr(config, "_commit_hash", None)
-    weights = revision or files_digest(weight_files(Path(where)))
-    return stable_digest({"config": config_digest(config.to_dict()), "weights": weights})

@@ -146,7 +146,12 @@ class LanguageModel:
 
 
 class VisionLanguageModel(LanguageModel, ABC):
-    """A model that reads pictures."""
+    """A model that reads pictures.
+
+    ``counts_pictures`` says whether a picture is encoded differently when it is not the only one.
+    """
+
+    counts_pictures: ClassVar[bool] = False
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         super().__init__(checkpoint)

@@ -1,4 +1,4 @@
-"""Where a model runs: one check for language models and embedders."""
+"""Where a model runs and in which dtype: one check for language models and embedders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import torch
 
 from qvpic_rag.errors import ConfigError
 
-__all__ = ["default_dtype", "resolve_device"]
+__all__ = ["default_dtype", "resolve_device", "torch_dtype"]
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
 def resolve_device(device: str | None) -> torch.device:
@@ -31,3 +33,10 @@ def resolve_device(device: str | None) -> torch.device:
 def default_dtype(device: torch.device) -> str:
     """What a model is loaded in where nobody says: bfloat16 on an accelerator, float32 on a CPU."""
     return "float32" if device.type == "cpu" else "bfloat16"
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The dtype ``bfloat16``, ``float16`` or ``float32``; ``ConfigError`` for others."""
+    if name not in _DTYPES:
+        raise ConfigError(f"dtype must be one of {', '.join(_DTYPES)}, not {name!r}.")
+    return _DTYPES[name]

@@ -18,7 +18,7 @@ from typing import Any
 
 from qvpic_rag.records import stable_digest
 
-__all__ = ["config_digest", "files_digest", "weight_files"]
+__all__ = ["config_digest", "files_digest", "model_fingerprint", "weight_files"]
 
 _log = logging.getLogger(__name__)
 
@@ -94,3 +94,10 @@ def _without_volatile(value: Any) -> Any:
 def config_digest(config: Mapping[str, Any]) -> str:
     """SHA-256 (hex) of a configuration, without the keys that change while the model does not."""
     return stable_digest(_without_volatile(config))
+
+
+def model_fingerprint(where: str, config: Any) -> str:
+    """SHA-256 (hex) of architecture and weights; a hub commit stands for the weights where there is one."""
+    revision = getattr(config, "_commit_hash", None)
+    weights = revision or files_digest(weight_files(Path(where)))
+    return stable_digest({"config": config_digest(config.to_dict()), "weights": weights})

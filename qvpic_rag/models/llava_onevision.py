@@ -22,6 +22,7 @@ class LlavaOnevisionModel(VisionLanguageModel):
     """LLaVA-OneVision as transformers ships it."""
 
     model_types = ("llava_onevision",)
+    counts_pictures = True  # one picture alone is seen in crops as well
 
     def encode_images(self, images: Sequence[Image.Image], *, together: bool) -> VisionInputs:
         """Crops ``[pictures, crops, channels, height, width]``, original sizes, and who shares a sequence."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from qvpic_rag.assemble import assemble
 from qvpic_rag.bank import BlockLoader
+from qvpic_rag.clock import Clock
 from qvpic_rag.config import GenerateConfig, RequestConfig, RouteConfig
 from qvpic_rag.errors import ContextOverflowError, InputError
 from qvpic_rag.generate import generate, prompt
@@ -42,19 +43,6 @@ class Question:
     route: RouteConfig
     generation: GenerateConfig
     context: tuple[Document | Page, ...] | None = None
-
-
-class _Clock:
-    """Milliseconds per stage since the request began."""
-
-    def __init__(self) -> None:
-        self.start = self._last = time.perf_counter()
-        self.stages: dict[str, float] = {}
-
-    def lap(self, stage: str) -> None:
-        now = time.perf_counter()
-        self.stages[stage] = self.stages.get(stage, 0.0) + (now - self._last) * 1000
-        self._last = now
 
 
 def answer(
@@ -92,7 +80,7 @@ def answer(
 def _answer(
     engine: Engine, question: Question, on_piece: Callable[[str], None], cancelled: threading.Event | None
 ) -> Answer:
-    clock = _Clock()
+    clock = Clock()
     with BlockLoader(engine.bank.blocks) as loader:
         loaded, compiled_now, note = _pages(engine, question, loader, clock)
         tiers = dict(loader.tiers)
@@ -140,7 +128,7 @@ def _answer(
 
 
 def _pages(
-    engine: Engine, question: Question, loader: BlockLoader, clock: _Clock
+    engine: Engine, question: Question, loader: BlockLoader, clock: Clock
 ) -> tuple[list[LoadedPage], list[str], str]:
     """The request's pages with their blocks, the digests of those compiled now, and a note."""
     pages = None if question.context is None else given(engine, question.context)
@@ -217,7 +205,7 @@ def _route(kept: list[LoadedPage], dropped: list[LoadedPage], compiled: list[str
     )
 
 
-def _timing(clock: _Clock, first: float, end: float, tiers: dict[str, int]) -> Timing:
+def _timing(clock: Clock, first: float, end: float, tiers: dict[str, int]) -> Timing:
     stages: dict[str, Any] = {name: value for name, value in clock.stages.items() if name != "compile"}
     spent = sum(clock.stages.values())
     ttft = (first - clock.start) * 1000
