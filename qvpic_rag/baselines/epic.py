@@ -38,8 +38,8 @@ __all__ = ["Epic"]
 class _Inputs:
     """What goes into the decoder for the first tokens of one page.
 
-    ``embeddings`` is ``[tokens, hidden]``. ``visual`` (bool ``[tokens]``) and ``deepstack`` (``[visual tokens, hidden]``
-    per layer) are there where the model adds vision features at several layers.
+    ``embeddings`` is ``[tokens, hidden]``. ``visual`` (bool ``[tokens]``) and ``deepstack`` (per layer, ``[visual
+    tokens, hidden]``) are there where the model adds vision features at several layers.
     """
 
     embeddings: Tensor
@@ -112,10 +112,8 @@ def _recompute(model: LanguageModel, context: LinkedContext, places: Tensor, inp
     extra: dict[str, Any] = {}
     stacks = [part.deepstack for part in inputs if part.deepstack]
     if stacks:
-        masks = [
-            torch.zeros(len(part.embeddings), dtype=torch.bool) if part.visual is None else part.visual
-            for part in inputs
-        ]
+        none = torch.zeros(embeddings.shape[1], dtype=torch.bool)
+        masks = [none[: len(part.embeddings)] if part.visual is None else part.visual for part in inputs]
         extra["visual_pos_masks"] = torch.cat(masks)[None].to(device)
         extra["deepstack_visual_embeds"] = [torch.cat(parts).to(device) for parts in zip(*stacks, strict=True)]
     positions = context.positions[:, None, places].to(device)
