@@ -68,7 +68,9 @@ def test_beginning_and_end_at_most_as_long_as_asked(byte_level: Any, text: str, 
     _check(byte_level, text, tokens)
 
 
-@given(text=st.lists(st.sampled_from(["What", "is", "the", "badge code", "KX-12", "é", "\n"])), tokens=st.integers(1, 30))
+@given(
+    text=st.lists(st.sampled_from(["What", "is", "the", "badge code", "KX-12", "é", "\n"])), tokens=st.integers(1, 30)
+)
 @LAW
 def test_the_bundled_reader_s_tokenizer(reader: Any, text: list[str], tokens: int) -> None:
     _check(reader, " ".join(text), tokens)

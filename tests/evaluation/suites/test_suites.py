@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_examples_are_complete(opened: Open) -> None:
     found = list(opened().examples(Words()))
     assert len({each.id for each in found}) == len(found)
     order = [each.group for each in found]
-    assert sum(a != b for a, b in zip(order, order[1:], strict=False)) == len(set(order)) - 1, "groups are apart"
+    assert sum(a != b for a, b in pairwise(order)) == len(set(order)) - 1, "groups are apart"
     for example in found:
         assert Example.from_dict(json.loads(json.dumps(example.to_dict()))) == example
         assert example.pages
