@@ -29,6 +29,7 @@ ALLOWED = {
     "memory": set(),
     "metrics": set(),
     "packing": set(),
+    "intervals": set(),
     "rope": set(),
     "models": set(),
     "compile": {"template"},
@@ -42,8 +43,9 @@ ALLOWED = {
     "bench": {"assemble", "bank", "bank_cli", "cache", "console", "progress"},
     "demo": {"pipeline", "baselines"},
     "reader": {
-        "assemble", "baselines", "compile", "console", "generate", "render", "template",
+        "assemble", "baselines", "compile", "console", "generate", "intervals", "render", "template",
     },
+    "evaluation": {"documents", "embed", "index", "intervals", "reader"},
     "cli": {"bench", "pipeline", "demo", "trace", "bank_cli", "console", "reader"},
     "bank_cli": {"bank", "progress", "console"},
     "console": {"pipeline", "demo", "bank"},

@@ -26,7 +26,7 @@ from qvpic_rag.records import BlockKey, KVBlock, Message, Page
 from qvpic_rag.render import Renderer
 from qvpic_rag.template import ChatTemplate
 
-__all__ = ["CONDITIONINGS", "MODES", "Examiner", "Outcome", "character_errors", "interval"]
+__all__ = ["CONDITIONINGS", "MODES", "Examiner", "Outcome", "character_errors"]
 
 CONDITIONINGS = ("native", "prefix-free", "dummy-4")
 MODES = ("low", "high", "evidence")
@@ -211,22 +211,3 @@ def character_errors(expected: str, found: str) -> int:
         offsets = np.arange(len(best))
         row = np.minimum.accumulate(best - offsets) + offsets
     return int(row[-1])
-
-
-def interval(
-    worlds: Sequence[int], values: Sequence[float], weights: Sequence[float] | None = None, *, rounds: int = 2000
-) -> tuple[float, float, float]:
-    """A mean and its bootstrap 95% interval, resampling whole worlds.
-
-    ``weights`` make it a ratio of sums, as a character error rate is.
-    """
-    numbers = sorted(set(worlds))
-    place = {number: index for index, number in enumerate(numbers)}
-    top, bottom = np.zeros(len(numbers)), np.zeros(len(numbers))
-    for world, value, weight in zip(worlds, values, weights or [1.0] * len(values), strict=True):
-        top[place[world]] += value
-        bottom[place[world]] += weight
-    draws = np.random.default_rng(0).integers(len(numbers), size=(rounds, len(numbers)))
-    means = top[draws].sum(1) / bottom[draws].sum(1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(top.sum() / bottom.sum()), float(low), float(high)

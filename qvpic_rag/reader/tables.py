@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from qvpic_rag.errors import ConfigError, QVPICError
-from qvpic_rag.reader.evaluate import CONDITIONINGS, MODES, Examiner, Outcome, character_errors, interval
+from qvpic_rag.intervals import bootstrap
+from qvpic_rag.reader.evaluate import CONDITIONINGS, MODES, Examiner, Outcome, character_errors
 from qvpic_rag.reader.facts import QUESTION_KINDS
 from qvpic_rag.reader.prompts import STYLES
 
@@ -119,7 +120,7 @@ def _is_cut(line: str) -> bool:
 def _cell(outcomes: Sequence[Outcome]) -> str:
     if not outcomes:
         return "-"
-    mean, low, high = interval([each.world for each in outcomes], [float(each.right) for each in outcomes])
+    mean, low, high = bootstrap([float(each.right) for each in outcomes], [each.world for each in outcomes])
     return f"{_short(mean)} ({_short(low)}-{_short(high)})"
 
 
@@ -144,7 +145,7 @@ def _letters(cells: _Cells, examiner: Examiner, worlds: range) -> str:
             partial(_transcribed, examiner, worlds, dpi),
         )
         wrong = [float(character_errors(said, found)) for _, said, found in read]
-        mean, low, high = interval([each[0] for each in read], wrong, [float(len(each[1])) for each in read])
+        mean, low, high = bootstrap(wrong, [each[0] for each in read], [float(len(each[1])) for each in read])
         rows.append([f"{dpi} DPI", f"{mean:.2%} ({low:.2%}-{high:.2%})", str(len(read))])
     return _table(["resolution", "character error, page written down", "pages"], rows)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
 from collections import Counter
 
 import pytest
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 from qvpic_rag.config import GenerateConfig, RenderProfile
 from qvpic_rag.errors import ConfigError
 from qvpic_rag.models import VisionLanguageModel
-from qvpic_rag.reader.evaluate import CONDITIONINGS, MODES, Examiner, Outcome, character_errors, interval
+from qvpic_rag.reader.evaluate import CONDITIONINGS, MODES, Examiner, Outcome, character_errors
 from qvpic_rag.reader.facts import QUESTION_KINDS
 from qvpic_rag.reader.pictures import PROFILE
 from qvpic_rag.reader.words import split_of
@@ -46,39 +44,6 @@ def test_character_errors_are_the_levenshtein_distance(expected: str, found: str
 )
 def test_known_character_errors(expected: str, found: str, errors: int) -> None:
     assert character_errors(expected, found) == errors
-
-
-@given(values=st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=40))
-@settings(LAW, max_examples=40)
-def test_an_interval_lies_about_the_mean(values: list[tuple[int, bool]]) -> None:
-    worlds, right = [world for world, _ in values], [float(each) for _, each in values]
-    mean, low, high = interval(worlds, right, rounds=200)
-    assert mean == pytest.approx(sum(right) / len(right))
-    assert 0 <= low <= high <= 1
-    if len(set(worlds)) == 1 or len(set(right)) == 1:
-        assert low == pytest.approx(mean)
-        assert high == pytest.approx(mean)
-    assert (mean, low, high) == interval(worlds, right, rounds=200)
-
-
-def test_an_interval_covers_the_truth_as_often_as_it_says() -> None:
-    """60 worlds of five alike questions each; a true share of 0.7 is inside about 19 times of 20."""
-    rng, inside, widths = random.Random(1), 0, []
-    for _ in range(200):
-        right = [[float(rng.random() < 0.7)] * 5 for _ in range(60)]
-        worlds = [number for number in range(60) for _ in range(5)]
-        _, low, high = interval(worlds, [each for world in right for each in world], rounds=400)
-        inside += low <= 0.7 <= high
-        widths.append(high - low)
-    assert 180 <= inside <= 198
-    # Questions of one world are no independent evidence: the width is that of 60 questions, not of 300.
-    assert sum(widths) / 200 == pytest.approx(2 * 1.96 * math.sqrt(0.21 / 60), rel=0.1)
-
-
-def test_an_interval_of_a_ratio() -> None:
-    mean, low, high = interval([0, 0, 1], [1.0, 2.0, 5.0], [10.0, 10.0, 20.0])
-    assert mean == pytest.approx(8 / 40)
-    assert (low, high) == (pytest.approx(3 / 20), pytest.approx(5 / 20))
 
 
 def test_right_is_exact() -> None:

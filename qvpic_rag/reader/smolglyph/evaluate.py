@@ -17,9 +17,10 @@ from qvpic_rag.assemble import assemble
 from qvpic_rag.config import GenerateConfig, RenderProfile
 from qvpic_rag.errors import ConfigError, ModelNotFoundError
 from qvpic_rag.generate import generate, prompt
+from qvpic_rag.intervals import bootstrap
 from qvpic_rag.models import BUNDLED, VisionLanguageModel
 from qvpic_rag.models.smolglyph import ADAPTER
-from qvpic_rag.reader.evaluate import Examiner, Outcome, character_errors, interval
+from qvpic_rag.reader.evaluate import Examiner, Outcome, character_errors
 from qvpic_rag.reader.facts import PAGES_PER_WORLD
 from qvpic_rag.reader.lessons import questions
 from qvpic_rag.reader.smolglyph.corpus import Corpus
@@ -165,7 +166,7 @@ def measure(
             progress(f"{kind} pages at {dpi} DPI ...")
             read = list(examiner.repeated(kind, pages, dpi))
             wrong = [float(character_errors(said, found)) for _, said, found in read]
-            found = interval([each[0] for each in read], wrong, [float(len(each[1])) for each in read])
+            found = bootstrap(wrong, [each[0] for each in read], [float(len(each[1])) for each in read])
             reached.setdefault(kind, []).append(found[0])
             rows.append([kind, f"{dpi} DPI", _percent(found), str(len(read))])
     yield _table(["pages of", "resolution", "character error, page written down", "pages"], rows)
@@ -178,7 +179,7 @@ def measure(
             cells = []
             for method in _METHODS:
                 chosen = [each for each in outcomes if each.method == method]
-                found = interval([each.world for each in chosen], [float(each.right) for each in chosen])
+                found = bootstrap([float(each.right) for each in chosen], [each.world for each in chosen])
                 reached.setdefault(str(count), []).append(found[0])
                 cells.append(_percent(found))
             rows.append([str(count), f"{dpi} DPI", *cells, str(len(outcomes) // len(_METHODS))])
