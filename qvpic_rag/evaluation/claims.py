@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qvpic_rag.evaluation.naming import MethodName, media
+from qvpic_rag.evaluation.naming import MethodName
 from qvpic_rag.evaluation.tables import Estimate, Run
 
 __all__ = ["Claim", "claims"]
@@ -37,21 +37,19 @@ class Claim:
 
 def claims(run: Run) -> list[Claim]:
     """The claims that the run's methods bear on, those about the same thing side by side."""
-    return [*_native(run), *_naive(run), *_quicker(run)]
+    native = sorted(_native(run), key=lambda claim: claim.text, reverse=True)  # no prefix, then dummies
+    return [*native, *_naive(run), *_quicker(run)]
 
 
 def _native(run: Run) -> Iterator[Claim]:
-    for family in ("pic", "qvpic"):
-        for medium in media(run.methods, family):
-            alike = [each for each in run.methods if (each.family, each.medium) == (family, medium)]
-            for native in (each for each in alike if each.conditioning == "native"):
-                same = [each for each in alike if each.options == native.options]
-                for other in same:
-                    if other.conditioning == "prefix-free":
-                        yield from _better("the native prefix beats no prefix", run, native, other)
-                for other in same:
-                    if other.conditioning.startswith("dummy"):
-                        yield from _better("the native prefix beats a dummy prefix", run, native, other)
+    for native in run.methods:
+        if native.family in ("pic", "qvpic") and native.conditioning == "native":
+            for other in run.methods:
+                alike = (other.family, other.medium, other.options) == (native.family, native.medium, native.options)
+                if alike and other.conditioning == "prefix-free":
+                    yield from _better("The native prefix beats no prefix", run, native, other)
+                elif alike and other.conditioning.startswith("dummy"):
+                    yield from _better("The native prefix beats a dummy prefix", run, native, other)
 
 
 def _naive(run: Run) -> Iterator[Claim]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["COLORS", "Bar", "Point", "bars", "check_matplotlib", "heat_map", "scatter"]
 
 COLORS = {
-    "full": "#333333",
+    "full": "#555555",
     "pic": "#0072B2",
     "qvpic": "#D55E00",
     "epic": "#009E73",
@@ -81,10 +81,11 @@ def bars(
 ) -> bytes:
     """Bars with their values, a panel for each title; a dashed line across a panel where ``lines`` has one for it."""
     most = max(len(held) for _, held in panels)
-    columns = 1 if len(panels) == 1 or most > 8 else 2
+    longest = max(len(line) for _, held in panels for bar in held for line in bar.label.split("\n"))
+    columns = 1 if len(panels) <= 3 else 2
     rows = -(-len(panels) // columns)
-    width = max(4.6, 1.0 + 0.85 * most)
-    figure = _figure(width * columns, 3.4 * rows + 0.2)
+    wide = min(max(0.8, 0.095 * longest), 1.7)
+    figure = _figure(max(5.0, 1.9 + wide * most) * columns, 3.0 * rows + 0.3)
     tops = [bar.value.mean + bar.value.spread[1] for _, held in panels for bar in held]
     tops += [line[1].mean for line in lines if line is not None]
     top = max(*tops, 1e-9) * 1.2
@@ -93,12 +94,10 @@ def bars(
         _bars(axes, held)
         line = lines[number] if number < len(lines) else None
         if line is not None:
-            text = f"{_plain(line[0])}  {_score(line[1].mean)}"
             axes.axhline(line[1].mean, color=COLORS["full"], linestyle=(0, (5, 3)), linewidth=1.3, zorder=1)
             axes.annotate(
-                text, (0.995, line[1].mean), xycoords=("axes fraction", "data"), xytext=(0, 3),
-                textcoords="offset points", ha="right", va="bottom", fontsize=8.5, color=COLORS["full"], zorder=5,
-                bbox={"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.85},
+                f"{_plain(line[0])}\n{_score(line[1].mean)}", (1, line[1].mean), xycoords=("axes fraction", "data"),
+                xytext=(4, 0), textcoords="offset points", va="center", fontsize=8.5, color=COLORS["full"],
             )  # fmt: skip
         axes.set_ylim(0, top)
         axes.set_ylabel(ylabel)
@@ -115,15 +114,16 @@ def _bars(axes: Axes, held: Sequence[Bar]) -> None:
         below, above = bar.value.spread
         if below or above:
             axes.errorbar(
-                place, bar.value.mean, yerr=[[below], [above]], color="#111111", capsize=3, linewidth=1.1, zorder=3
-            )
+                place, bar.value.mean, yerr=[[below], [above]], color="#111111", capsize=3, linewidth=1.1, zorder=3,
+                path_effects=_halo(1.2),
+            )  # fmt: skip
         axes.annotate(
             _score(bar.value.mean), (place, bar.value.mean + above), xytext=(0, 3), textcoords="offset points",
             ha="center", va="bottom", fontsize=8.5, zorder=6,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.85},
         )  # fmt: skip
     labels = [_plain(bar.label) for bar in held]
-    turned = max(max(len(line) for line in label.split("\n")) for label in labels) > 12
+    turned = max(len(line) for label in labels for line in label.split("\n")) > 18
     axes.set_xticks(list(places), labels, rotation=30 if turned else 0, ha="right" if turned else "center", fontsize=9)
     axes.set_xlim(-0.6, len(held) - 0.4)
     axes.tick_params(axis="x", length=0)
@@ -132,7 +132,7 @@ def _bars(axes: Axes, held: Sequence[Bar]) -> None:
 
 def scatter(points: Sequence[Point], xlabel: str = "time to first token (ms)", ylabel: str = "F1") -> bytes:
     """Points with their names beside them and their intervals as thin bars; lines join those that belong together."""
-    figure = _figure(8.6, 5.6)
+    figure = _figure(8.6, 5.4 + 0.07 * max(len(points) - 12, 0))
     axes = figure.add_subplot()
     for line in dict.fromkeys(point.line for point in points if point.line):
         held = [point for point in points if point.line == line]
@@ -166,27 +166,31 @@ def scatter(points: Sequence[Point], xlabel: str = "time to first token (ms)", y
 
 def _name(figure: Figure, axes: Axes, points: Sequence[Point]) -> None:
     """Write each point's name where it covers neither points nor other names."""
+    from matplotlib.lines import Line2D
+
     figure.canvas.draw()
     figure.set_layout_engine("none")  # from here on what was measured in pixels must stay
     frame = axes.get_window_extent()
     scale = figure.dpi / 72
     centres = [tuple(axes.transData.transform((point.x.mean, point.y.mean))) for point in points]
-    texts = [axes.text(0, 0, _plain(point.label), fontsize=8.5, color=COLORS[point.family]) for point in points]
+    halo = _halo(2.2)
+    texts = [
+        axes.text(0, 0, _plain(point.label), fontsize=8.5, color=COLORS[point.family], path_effects=halo)
+        for point in points
+    ]
     renderer: Any = figure.canvas.get_renderer()  # type: ignore[attr-defined]
     sizes = [(box.width, box.height) for box in (text.get_window_extent(renderer) for text in texts)]
     found = placed(centres, sizes, Obstacle(frame.x0, frame.y0, frame.x1, frame.y1), reach=7 * scale)
-    for text, centre, point, (left, bottom, far) in zip(texts, centres, points, found, strict=True):
+    for text, centre, point, size, (left, bottom, far) in zip(texts, centres, points, sizes, found, strict=True):
         text.set_transform(None)  # pixels
         text.set_position((left, bottom))
         text.set_verticalalignment("bottom")
         text.set_zorder(6)
         if far:
-            width, height = sizes[texts.index(text)]
-            end = (min(max(centre[0], left), left + width), min(max(centre[1], bottom), bottom + height))
-            axes.annotate(
-                "", centre, xytext=end, xycoords="figure pixels", textcoords="figure pixels",
-                arrowprops={"arrowstyle": "-", "color": COLORS[point.family], "linewidth": 0.6, "alpha": 0.6},
-            )  # fmt: skip
+            end = (min(max(centre[0], left), left + size[0]), min(max(centre[1], bottom), bottom + size[1]))
+            line = Line2D((centre[0], end[0]), (centre[1], end[1]), color=COLORS[point.family], linewidth=0.7, zorder=3)
+            line.set_transform(None)
+            axes.add_artist(line)
 
 
 def heat_map(
@@ -197,7 +201,7 @@ def heat_map(
     """Grids of values, one for each ``(title, columns, rows, values)``, on one colour scale; None is left blank."""
     known = [value for *_, grid in panels for row in grid for value in row if value is not None]
     low, high = min(known), max(known)
-    columns = min(len(panels), 3)
+    columns = 2 if len(panels) == 4 else min(len(panels), 3)
     rows = -(-len(panels) // columns)
     wide = max(len(names) for _, names, _, _ in panels)
     tall = max(len(names) for _, _, names, _ in panels)
@@ -209,7 +213,7 @@ def heat_map(
         for y, row in enumerate(grid):
             for x, value in enumerate(row):
                 if value is not None:
-                    bright = high > low and (value - low) / (high - low) > 0.55
+                    bright = high > low and (value - low) / (high - low) > 0.45
                     axes.text(
                         x, y, _score(value), ha="center", va="center", fontsize=8.5,
                         color="#111111" if bright else "white",
@@ -217,6 +221,10 @@ def heat_map(
         axes.set_xticks(range(len(across)), [_plain(each) for each in across])
         axes.set_yticks(range(len(down)), [_plain(each) for each in down])
         axes.tick_params(length=0, labelsize=9)
+        axes.set_xticks([x - 0.5 for x in range(1, len(across))], minor=True)
+        axes.set_yticks([y - 0.5 for y in range(1, len(down))], minor=True)
+        axes.tick_params(which="minor", length=0)
+        axes.grid(which="minor", color="white", linewidth=2)
         for spine in axes.spines.values():
             spine.set_visible(False)
         axes.set_xlabel(xlabel)
@@ -229,9 +237,17 @@ def _figure(width: float, height: float) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=_DPI, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(width, height), dpi=_DPI, facecolor="white")
+    figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.1)
     FigureCanvasAgg(figure)
     return figure
+
+
+def _halo(width: float) -> list[Any]:
+    """Keeps what is drawn apart from what lies below it."""
+    from matplotlib.patheffects import withStroke
+
+    return [withStroke(linewidth=width + 1.1, foreground="white", alpha=0.85)]
 
 
 def _png(figure: Figure) -> bytes:

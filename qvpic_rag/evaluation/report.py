@@ -100,4 +100,4 @@ def _across(runs: Sequence[Run]) -> Iterator[Section]:
         drawn = Picture("models.png", "F1 of QV-PIC, page caches and full prefill for each model", plots.bars(panels))
         head = ["model", "method", "F1 [95%]", "F1 - full prefill [95%]", "TTFT / full prefill"]
         note = "Differences and ratios are against the model's full prefill at its highest resolution."
-        yield Section("Across models", [note, drawn, Table(head, rows)])
+        yield Section("Across models", [note, drawn, Table(head, rows, texts=2)])

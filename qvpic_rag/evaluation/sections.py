@@ -38,7 +38,7 @@ def run_sections(run: Run, number: int, level: int = 2) -> Iterator[Section]:
     figures = method_figures(run)
     by_name = {row.method: row for row in figures}
 
-    def section(title: str, *parts: str | Table | Picture) -> Section:
+    def section(title: str, *parts: str | tuple[str, ...] | Table | Picture) -> Section:
         return Section(title, parts, level)
 
     def picture(name: str, text: str, data: bytes) -> Picture:
@@ -48,7 +48,11 @@ def run_sections(run: Run, number: int, level: int = 2) -> Iterator[Section]:
     yield section("All methods", *_overview(run), main_table(figures, run.reference))
     found = claims(run)
     if found:
-        yield section("What the paper claims", *(claim_sentence(each, run.groups()) for each in found))
+        note = (
+            "Seen: the whole interval of the paired difference is on the claim's side of zero. Reversed: on the other. "
+            "The intervals are of one comparison each; of many, some miss by chance."
+        )
+        yield section("What the paper claims", note, tuple(claim_sentence(each, run.groups()) for each in found))
     yield from _conditioning(run, by_name, section, picture)
     yield from _times(run, by_name, section, picture)
     yield from _ablation(run, by_name, section, picture)
@@ -80,7 +84,7 @@ def _settings(run: Run) -> Iterator[str | Table]:
     rows += [[name, _said(value)] for name, value in settings.get("environment", {}).items()]
     others = set(settings) - {"format", "suite", "model", "methods", "preset", "embedder", "seed", "started"}
     rows += [[name, _said(settings[name])] for name in sorted(others - {"environment"})]
-    yield Table(["setting", "value"], rows)
+    yield Table(["setting", "value"], rows, texts=2)
 
 
 def _said(value: Any) -> str:
