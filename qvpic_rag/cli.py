@@ -35,6 +35,7 @@ from qvpic_rag.console import (
     say,
 )
 from qvpic_rag.errors import BankNotFoundError, InputError, QVPICError
+from qvpic_rag.evaluation.commands import eval_app
 from qvpic_rag.reader.commands import reader_app
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ app = typer.Typer(
 app.add_typer(bank_app, name="bank")
 app.add_typer(reader_app, name="reader")
 app.add_typer(bench_app, name="bench")
+app.add_typer(eval_app, name="eval")
 
 Remote = Annotated[
     str | None, typer.Option("--remote", help="URL of a remote tier of blocks, such as s3://bucket/folder.")

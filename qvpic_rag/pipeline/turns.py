@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from weakref import WeakKeyDictionary
 
 from qvpic_rag.errors import GenerationError, QueueFullError
-from qvpic_rag.models import VisionLanguageModel
+from qvpic_rag.models import LanguageModel
 
 __all__ = ["Turns", "turns_of"]
 
@@ -83,11 +83,11 @@ class Turns:
                 self._moved.notify_all()
 
 
-_known: WeakKeyDictionary[VisionLanguageModel, Turns] = WeakKeyDictionary()
+_known: WeakKeyDictionary[LanguageModel, Turns] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def turns_of(model: VisionLanguageModel) -> Turns:
+def turns_of(model: LanguageModel) -> Turns:
     """The queue in front of a model."""
     with _lock:
         return _known.setdefault(model, Turns())
