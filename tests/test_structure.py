@@ -41,7 +41,6 @@ ALLOWED = {
         "index", "progress", "render", "route", "template",
     },
     "intervals": set(),
-    "evaluation": {"bank_cli", "console", "intervals", "render"},
     "bench": {"assemble", "bank", "bank_cli", "cache", "console", "progress"},
     "demo": {"pipeline", "baselines"},
     "reader": {

@@ -14,13 +14,19 @@ from qvpic_rag.embed import Embedder
 from qvpic_rag.errors import ConfigError, UnsupportedModelError
 from qvpic_rag.models import LanguageModel, VisionLanguageModel
 from qvpic_rag.records import Message, Page
-from qvpic_rag.render import Renderer
 from qvpic_rag.template import ChatTemplate
 
-__all__ = ["Prompts", "Subject", "Template"]
+__all__ = ["Draws", "Prompts", "Subject", "Template"]
 
 _PICTURES = 64  # drawn pages that are remembered, so that methods over the same pictures draw them once
 _NO_PICTURES = "Model {!r} reads no pictures; choose methods over text (such as full@text)."
+
+
+class Draws(Protocol):
+    """Draws pages; a :class:`~qvpic_rag.render.Renderer` does."""
+
+    def image(self, page: Page, dpi: int) -> Image.Image:
+        """A page as an RGB picture."""
 
 
 class Template(Protocol):
@@ -71,7 +77,7 @@ class Subject:
     ----------
     model : LanguageModel
         With pictures, or a text model for methods over text alone.
-    renderer : Renderer, optional
+    renderer : Draws, optional
         Draws pages; needed by methods over pictures.
     embedder : Embedder, optional
         Needed by methods that choose pages.
@@ -82,7 +88,7 @@ class Subject:
     def __init__(
         self,
         model: LanguageModel,
-        renderer: Renderer | None = None,
+        renderer: Draws | None = None,
         embedder: Embedder | None = None,
         *,
         batch_size: int = 4,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from qvpic_rag.bank_cli import Debug
 from qvpic_rag.console import reported, say
+from qvpic_rag.errors import ConfigError
 
 __all__ = ["eval_app"]
 
@@ -22,6 +24,99 @@ RunPath = Annotated[Path, typer.Argument(help="A run's folder, or one with the r
 @eval_app.callback()
 def evaluate() -> None:
     """Measure methods on questions with known answers, and look at what was measured."""
+
+
+@eval_app.command("run")
+def run(
+    suite: Annotated[str, typer.Option(help="facts (generated), longbench, or folder (your own questions).")],
+    out: Annotated[Path, typer.Option(help="Folder of the run; one that is there is gone on with.")],
+    model: Annotated[
+        list[str] | None, typer.Option(help="demo, smollm2, a folder or a hub id; may be repeated.")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Such as full@120,full@text,pic@72/native,epic2@text,top4@text,prefix@120,qvpic.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="The paper's comparisons: q1, q2, q3, q4; or sensitivity.")] = None,
+    questions: Annotated[
+        str | None, typer.Option(help="facts: how many for each number of pages; folder: their JSONL or CSV file.")
+    ] = None,
+    pages: Annotated[str | None, typer.Option(help="facts: numbers of pages, such as 2,4,8,16.")] = None,
+    data: Annotated[str | None, typer.Option(help="longbench: folder of JSONL files; else the hub's.")] = None,
+    tasks: Annotated[str | None, typer.Option(help="longbench: such as hotpotqa,musique.")] = None,
+    limit: Annotated[int | None, typer.Option(help="longbench: questions of each task.")] = None,
+    prompts: Annotated[str | None, typer.Option(help="longbench: glyph or longbench.")] = None,
+    max_context: Annotated[
+        int | None, typer.Option(help="longbench: text tokens that contexts are cut to, in their middle.")
+    ] = None,
+    documents: Annotated[
+        list[str] | None, typer.Option(help="folder: file, folder or pattern; may be repeated.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="folder: pages for each question.")] = None,
+    chunk_tokens: Annotated[int | None, typer.Option(help="Text models: longest chunk, tokens.")] = None,
+    embedder: Annotated[str | None, typer.Option(help="What scores pages.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Render profile.")] = None,
+    timed: Annotated[int, typer.Option(help="Examples whose time to first token is measured.")] = 8,
+    served: Annotated[int, typer.Option(help="Requests for each number of callers; 0: none.")] = 16,
+    seed: Annotated[int, typer.Option(help="facts: another one gives other documents.", min=0)] = 0,
+    device: Annotated[str | None, typer.Option(help="Such as cpu or cuda:0.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="bfloat16, float16 or float32.")] = None,
+    trust_remote_code: Annotated[bool, typer.Option(help="Run Python code that comes with the model.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Ask every question through every method.
+
+    Stop it at any time; the same command goes on. `qvpic eval report` shows what there is.
+    """
+    with reported(debug):
+        from functools import partial
+
+        from qvpic_rag.evaluation.runner import Plan
+        from qvpic_rag.evaluation.start import Wanted, measure
+        from qvpic_rag.progress import bar
+
+        options = {
+            "questions": questions if suite == "folder" or questions is None else _whole("questions", questions),
+            "pages": None if pages is None else tuple(_whole("pages", part) for part in pages.split(",")),
+            "data": data,
+            "tasks": None if tasks is None else tuple(tasks.split(",")),
+            "limit": limit,
+            "prompts": prompts,
+            "max_context": max_context,
+            "documents": None if documents is None else tuple(documents),
+            "top_k": top_k,
+        }
+        setup = {
+            "chunk_tokens": chunk_tokens,
+            "embedder": embedder,
+            "profile": profile,
+            "device": device,
+            "dtype": dtype,
+            "trust_remote_code": trust_remote_code or None,
+        }
+        wanted = Wanted(
+            suite,
+            _given(options),
+            tuple(model or ["demo"]),
+            tuple(methods.split(",")) if methods else (),
+            preset,
+            _given(setup),
+            Plan(timed=timed, served=served),
+            seed,
+        )
+        for place in measure(wanted, out, partial(bar, unit="answers")):
+            say(str(place))
+        say(f"Look at it with: qvpic eval report {shlex.quote(str(out))}")
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _whole(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ConfigError(f"--{name} must be whole numbers, not {text!r}.") from None
 
 
 @eval_app.command("report")

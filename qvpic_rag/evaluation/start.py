@@ -1,0 +1,117 @@
+"""From what a user asks to be measured to runs: one for each model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qvpic_rag.errors import ConfigError
+from qvpic_rag.evaluation.presets import preset_methods
+from qvpic_rag.evaluation.rundir import RunFolder
+from qvpic_rag.evaluation.runner import Plan, run
+from qvpic_rag.evaluation.setup import environment, set_up
+from qvpic_rag.evaluation.suites import open_suite
+from qvpic_rag.models.text import is_text_model
+
+__all__ = ["Wanted", "measure"]
+
+_ROOM = 1024
+"""Tokens that a question and its answer may need besides the context, where nobody says how long contexts may be."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be measured.
+
+    Attributes
+    ----------
+    suite : str
+        See :func:`~qvpic_rag.evaluation.suites.open_suite`.
+    options : Mapping[str, Any]
+        The suite's.
+    models : tuple[str, ...]
+        One run each.
+    methods : tuple[str, ...]
+        See :mod:`qvpic_rag.baselines.spec`; or those of ``preset``.
+    preset : str | None
+        See :mod:`qvpic_rag.evaluation.presets`.
+    setup : Mapping[str, Any]
+        Of :func:`~qvpic_rag.evaluation.setup.set_up`.
+    seed : int
+        Of the suite ``facts``.
+    """
+
+    suite: str
+    options: Mapping[str, Any]
+    models: tuple[str, ...]
+    methods: tuple[str, ...]
+    preset: str | None
+    setup: Mapping[str, Any]
+    plan: Plan
+    seed: int
+
+    def __post_init__(self) -> None:
+        if bool(self.methods) == bool(self.preset):
+            raise ConfigError("Give either methods (such as full@120,pic@72/native,qvpic) or a preset.")
+        if not self.models or len(set(self.models)) < len(self.models):
+            raise ConfigError("Give at least one model, and each once.")
+
+
+def measure(
+    wanted: Wanted, out: Path, bar: Callable[[str], AbstractContextManager[Callable[[int, int, str], None]]]
+) -> list[Path]:
+    """Run what is wanted, going on where a run was left.
+
+    Parameters
+    ----------
+    out : Path
+        Folder of the run; with several models of one folder for each.
+    bar : Callable
+        Shows progress under a title.
+
+    Returns
+    -------
+    list[Path]
+        The runs' folders.
+    """
+    places = [out] if len(wanted.models) == 1 else [out / name for name in _names(wanted.models)]
+    for model, place in zip(wanted.models, places, strict=True):
+        with bar(place.name) as progress:
+            _one(wanted, model, place, progress)
+    return places
+
+
+def _one(wanted: Wanted, name: str, place: Path, progress: Callable[[int, int, str], None]) -> None:
+    methods = wanted.methods or preset_methods(str(wanted.preset), pictures=not is_text_model(name))
+    setup = set_up(name, methods, retrieves=wanted.suite == "folder", **wanted.setup)
+    options = dict(wanted.options)
+    if wanted.suite == "facts":
+        options["seed"] = wanted.seed
+    if wanted.suite == "longbench" and options.get("max_context") is None:
+        options["max_context"] = max(1, setup.model.max_context - _ROOM)
+    suite = open_suite(wanted.suite, **options)
+    settings = {
+        "suite": {"name": suite.name, **suite.settings},
+        **setup.settings,
+        "preset": wanted.preset,
+        "seed": wanted.seed,
+        "environment": environment(),
+    }
+    with RunFolder.create(place, settings) as folder:
+        examples = list(suite.examples(setup.pages))
+        run(folder, setup.model, setup.methods, examples, wanted.plan, progress)
+
+
+def _names(models: Sequence[str]) -> list[str]:
+    """A folder's name for each model: letters, digits, dots and dashes of the last part of its own."""
+    found: list[str] = []
+    for model in models:
+        name = re.sub(r"[^A-Za-z0-9.-]+", "-", Path(model).name).strip(".-") or "model"
+        while name in found:
+            name += "-2"
+        found.append(name)
+    return found
