@@ -62,6 +62,13 @@ def test_no_part_of_a_character_stays(byte_level: Any) -> None:
     assert cut_middle(byte_level, "😀" * 3, 6) == ("", True)  # three tokens of either end are part of one
 
 
+def test_halves_that_join_to_more_tokens(byte_level: Any) -> None:
+    """``a`` and ``bb`` are two tokens, ``abb`` is ``ab`` and ``b``, and with a space before it three."""
+    text = "  a  bb "
+    assert length(byte_level, "  abb ") > 4
+    assert length(byte_level, cut_middle(byte_level, text, 4)[0]) <= 4
+
+
 @given(text=st.text("abc é😀", max_size=60), tokens=st.integers(1, 40))
 @LAW
 def test_beginning_and_end_at_most_as_long_as_asked(byte_level: Any, text: str, tokens: int) -> None:

@@ -34,7 +34,8 @@ __all__ = ["Facts"]
 _LONGEST = 40  # tokens of an answer
 _PER_WORLD = 5  # questions about the pages of one world
 _SCARCEST = 20  # times as many worlds are looked at as would do if every page held something to ask
-_TRIES = 50  # draws for a question of a kind, not asked yet
+_TRIES = 20  # draws for a question of a kind, not asked yet
+_SELECTIONS = 40  # of a world's pages, looking for some that hold a question of a kind
 _MISSES = 2000  # sentences in a row that fit no page
 _CODE = re.compile(r"(?=.*[A-Z])[A-Z0-9-]+")
 
@@ -56,7 +57,7 @@ class Facts:
     split : str
         Whose names, values and wordings: ``test``, ``validation`` or ``train``. Readers are trained on ``train``.
     kinds : tuple[str, ...] | None
-        Ask for these kinds in turn; None: all in their natural shares.
+        Ask for these kinds in turn; None: all in their natural shares, in which look-alikes and two hops are rare.
     """
 
     name: ClassVar[str] = "facts"
@@ -130,11 +131,14 @@ class Facts:
     ) -> Iterator[Example]:
         """Questions about ``pages`` pages of a world, where ``before`` were asked about as many of others."""
         rng = random.Random(f"facts {self.split} {self.seed} {number} {pages} {self.kinds}")
-        chosen = rng.sample(range(PAGES_PER_WORLD), pages)
+        kinds = [None] if self.kinds is None else self.kinds
+        for _ in range(_SELECTIONS):  # few pages hold what a scarce kind needs: the first one decides which are taken
+            chosen = rng.sample(range(PAGES_PER_WORLD), pages)
+            if _draw(rng, world, chosen, kinds[before % len(kinds)], set()) is not None:
+                break
         seen: set[str] = set()
         for index in range(min(_PER_WORLD, self.questions - before)):
-            kind = None if self.kinds is None else self.kinds[(before + index) % len(self.kinds)]
-            question = _draw(rng, world, chosen, kind, seen)
+            question = _draw(rng, world, chosen, kinds[(before + index) % len(kinds)], seen)
             if question is None:
                 return
             seen.add(question.text)

@@ -61,6 +61,13 @@ def test_kinds_take_turns() -> None:
     assert [each.kind for each in found[:4]] == ["owner", "yes_no", "not_stated", "owner"]
 
 
+def test_few_pages_hold_scarce_kinds_too() -> None:
+    found = examples(pages=[1, 2], questions=12, kinds=["look_alike", "two_hop"])
+    assert Counter((len(each.pages), each.kind) for each in found) == dict.fromkeys(
+        [(1, "look_alike"), (1, "two_hop"), (2, "look_alike"), (2, "two_hop")], 6
+    )
+
+
 def test_tags_say_what_an_answer_is() -> None:
     found = examples(pages=[16], questions=60, kinds=list(QUESTION_KINDS))
     for example in found:
