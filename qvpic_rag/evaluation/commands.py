@@ -31,7 +31,7 @@ def run(
     suite: Annotated[str, typer.Option(help="facts (generated), longbench, or folder (your own questions).")],
     out: Annotated[Path, typer.Option(help="Folder of the run; one that is there is gone on with.")],
     model: Annotated[
-        list[str] | None, typer.Option(help="demo, smollm2, a folder or a hub id; may be repeated.")
+        list[str] | None, typer.Option(help="demo (default), smollm2, a folder or a hub id; may be repeated.")
     ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Such as full@120,full@text,pic@72/native,epic2@text,top4@text,prefix@120,qvpic.")
@@ -41,6 +41,9 @@ def run(
         str | None, typer.Option(help="facts: how many for each number of pages; folder: their JSONL or CSV file.")
     ] = None,
     pages: Annotated[str | None, typer.Option(help="facts: numbers of pages, such as 2,4,8,16.")] = None,
+    kinds: Annotated[
+        str | None, typer.Option(help="facts: ask for these in turn, such as fact,two_hop; all: every kind.")
+    ] = None,
     data: Annotated[str | None, typer.Option(help="longbench: folder of JSONL files; else the hub's.")] = None,
     tasks: Annotated[str | None, typer.Option(help="longbench: such as hotpotqa,musique.")] = None,
     limit: Annotated[int | None, typer.Option(help="longbench: questions of each task.")] = None,
@@ -55,6 +58,9 @@ def run(
     chunk_tokens: Annotated[int | None, typer.Option(help="Text models: longest chunk, tokens.")] = None,
     embedder: Annotated[str | None, typer.Option(help="What scores pages.")] = None,
     profile: Annotated[str | None, typer.Option(help="Render profile.")] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Longest answer, in place of the suite's: thinking models need thousands.", min=1)
+    ] = None,
     timed: Annotated[int, typer.Option(help="Examples whose time to first token is measured.")] = 8,
     served: Annotated[int, typer.Option(help="Requests for each number of callers; 0: none.")] = 16,
     seed: Annotated[int, typer.Option(help="facts: another one gives other documents.", min=0)] = 0,
@@ -73,10 +79,12 @@ def run(
         from qvpic_rag.evaluation.runner import Plan
         from qvpic_rag.evaluation.start import Wanted, measure
         from qvpic_rag.progress import bar
+        from qvpic_rag.reader.facts import QUESTION_KINDS
 
         options = {
             "questions": questions if suite == "folder" or questions is None else _whole("questions", questions),
             "pages": None if pages is None else tuple(_whole("pages", part) for part in pages.split(",")),
+            "kinds": None if kinds is None else QUESTION_KINDS if kinds == "all" else tuple(kinds.split(",")),
             "data": data,
             "tasks": None if tasks is None else tuple(tasks.split(",")),
             "limit": limit,
@@ -102,6 +110,7 @@ def run(
             _given(setup),
             Plan(timed=timed, served=served),
             seed,
+            max_new_tokens,
         )
         for place in measure(wanted, out, partial(bar, unit="answers")):
             say(str(place))

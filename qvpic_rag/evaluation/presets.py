@@ -15,8 +15,8 @@ _PAIRS = ("72-96", "72-144", "96-120", "96-144")
 _TEXT = {
     "q1": ("full@text", *(f"pic@text/{name}" for name in _CONDITIONINGS)),
     "q3": (
-        "full@text", "pic@text/prefix-free", "pic@text/dummy-4", "pic@text/native-short", "pic@text/native", "epic2@text",
-        "epic4@text", "prefix@text", "top4@text",
+        "full@text", "pic@text/prefix-free", "pic@text/dummy-4", "pic@text/native-short", "pic@text/native",
+        "epic2@text", "epic4@text", "prefix@text", "top4@text",
     ),
 }  # fmt: skip
 _PICTURES = {

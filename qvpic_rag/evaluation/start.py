@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ class Wanted:
         Of :func:`~qvpic_rag.evaluation.setup.set_up`.
     seed : int
         Of the suite ``facts``.
+    max_new_tokens : int | None
+        Longest answer, tokens; None: what the suite says.
     """
 
     suite: str
@@ -53,6 +55,7 @@ class Wanted:
     setup: Mapping[str, Any]
     plan: Plan
     seed: int
+    max_new_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if bool(self.methods) == bool(self.preset):
@@ -99,10 +102,13 @@ def _one(wanted: Wanted, name: str, place: Path, progress: Callable[[int, int, s
         **setup.settings,
         "preset": wanted.preset,
         "seed": wanted.seed,
+        "max_new_tokens": wanted.max_new_tokens,
         "environment": environment(),
     }
     with RunFolder.create(place, settings) as folder:
         examples = list(suite.examples(setup.pages))
+        if wanted.max_new_tokens is not None:
+            examples = [replace(example, max_new_tokens=wanted.max_new_tokens) for example in examples]
         run(folder, setup.model, setup.methods, examples, wanted.plan, progress)
 
 
