@@ -40,7 +40,6 @@ ALLOWED = {
         "assemble", "bank", "compile", "documents", "embed", "generate",
         "index", "progress", "render", "route", "template",
     },
-    "intervals": set(),
     "bench": {"assemble", "bank", "bank_cli", "cache", "console", "progress"},
     "demo": {"pipeline", "baselines"},
     "reader": {

@@ -36,7 +36,9 @@ def run(
     methods: Annotated[
         str | None, typer.Option(help="Such as full@120,full@text,pic@72/native,epic2@text,top4@text,prefix@120,qvpic.")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="The paper's comparisons: q1, q2, q3, q4; or sensitivity.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="The paper's comparisons, such as q1,q3; of q1, q2, q3, q4, sensitivity.")
+    ] = None,
     questions: Annotated[
         str | None, typer.Option(help="facts: how many for each number of pages; folder: their JSONL or CSV file.")
     ] = None,

@@ -38,7 +38,7 @@ class Wanted:
     methods : tuple[str, ...]
         See :mod:`qvpic_rag.baselines.spec`; or those of ``preset``.
     preset : str | None
-        See :mod:`qvpic_rag.evaluation.presets`.
+        One or several, with commas between, of :mod:`qvpic_rag.evaluation.presets`.
     setup : Mapping[str, Any]
         Of :func:`~qvpic_rag.evaluation.setup.set_up`.
     seed : int
@@ -89,7 +89,7 @@ def measure(
 
 
 def _one(wanted: Wanted, name: str, place: Path, progress: Callable[[int, int, str], None]) -> None:
-    methods = wanted.methods or preset_methods(str(wanted.preset), pictures=not is_text_model(name))
+    methods = wanted.methods or _methods(str(wanted.preset), pictures=not is_text_model(name))
     setup = set_up(name, methods, retrieves=wanted.suite == "folder", **wanted.setup)
     options = dict(wanted.options)
     if wanted.suite == "facts":
@@ -110,6 +110,12 @@ def _one(wanted: Wanted, name: str, place: Path, progress: Callable[[int, int, s
         if wanted.max_new_tokens is not None:
             examples = [replace(example, max_new_tokens=wanted.max_new_tokens) for example in examples]
         run(folder, setup.model, setup.methods, examples, wanted.plan, progress)
+
+
+def _methods(presets: str, *, pictures: bool) -> tuple[str, ...]:
+    """The methods of all presets, each once."""
+    found = [each for preset in presets.split(",") for each in preset_methods(preset, pictures=pictures)]
+    return tuple(dict.fromkeys(found))
 
 
 def _names(models: Sequence[str]) -> list[str]:
