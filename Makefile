@@ -9,13 +9,17 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 INTEGRATIONS := integrations/llama-index-llms-qvpic integrations/langchain-qvpic
 IN = for each in $(INTEGRATIONS); do (cd $$each && $(CURDIR)/$(BIN)/$(1)) || exit 1; done
 
-.PHONY: help demo test test-all lint clean
+.PHONY: help demo eval-demo test test-all lint clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(VENV)/.demo ## Ingest the bundled documents, ask three questions, compare times to first token
 	$(BIN)/qvpic demo --bank demo-bank
+
+eval-demo: $(VENV)/.eval ## Measure all methods with the bundled reader; the report goes to docs/results/eval-demo
+	$(BIN)/qvpic eval run --suite facts --kinds all --questions 40 --preset q1,q3 --timed 16 --out eval-demo
+	$(BIN)/qvpic eval report eval-demo --out docs/results/eval-demo
 
 test: $(VENV)/.test ## Run every test that is not marked slow, gpu or network
 	$(BIN)/python -m pytest
@@ -31,8 +35,8 @@ lint: $(VENV)/.dev ## Check formatting, lint and types
 	$(BIN)/mypy
 	$(call IN,mypy)
 
-clean: ## Remove the virtual environment and the demo's bank
-	rm -rf $(VENV) demo-bank
+clean: ## Remove the virtual environment, the demo's bank and its measurements
+	rm -rf $(VENV) demo-bank eval-demo
 
 $(VENV)/.torch:
 	$(PYTHON) -m venv $(VENV)
@@ -41,6 +45,10 @@ $(VENV)/.torch:
 
 $(VENV)/.demo: pyproject.toml $(VENV)/.torch
 	$(INSTALL) -e '.[demo,docs]' $(INTEGRATIONS:%=-e %)
+	@touch $@
+
+$(VENV)/.eval: pyproject.toml $(VENV)/.torch
+	$(INSTALL) -e '.[demo,eval]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml $(VENV)/.torch
