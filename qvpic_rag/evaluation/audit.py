@@ -29,8 +29,8 @@ __all__ = ["Audited", "audited", "write_audit"]
 class Audited:
     """One answer.
 
-    ``promoted`` is None where no evidence is known or there is no route, ``rank`` (from 0) also where the evidence was not
-    in the request.
+    ``promoted`` is None where no evidence is known or there is no route, ``rank`` (from 0) also where the evidence
+    was not in the request.
     """
 
     example: Example

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qvpic_rag.evaluation.naming import MethodName
+from qvpic_rag.evaluation.naming import MethodName, defaults
 from qvpic_rag.evaluation.tables import Estimate, Run
 
 __all__ = ["Claim", "claims"]
@@ -53,14 +53,14 @@ def _native(run: Run) -> Iterator[Claim]:
 
 
 def _naive(run: Run) -> Iterator[Claim]:
-    for first in _plain(run):
+    for first in defaults(run.methods):
         for other in run.methods:
             if (other.family, other.conditioning) == ("pic", "prefix-free") and other.medium in first.pair:
                 yield from _better("QV-PIC beats naive caching", run, first, other)
 
 
 def _quicker(run: Run) -> Iterator[Claim]:
-    for first in _plain(run):
+    for first in defaults(run.methods):
         for other in run.methods:
             if other.family == "full" and other.medium in first.pair:
                 times, others = run.times.get(first.name, {}), run.times.get(other.name, {})
@@ -68,11 +68,6 @@ def _quicker(run: Run) -> Iterator[Claim]:
                 if gain is not None:
                     text = "QV-PIC's first token comes before full prefill's"
                     yield Claim(text, first.name, other.name, "ms", len(times.keys() & others.keys()), gain)
-
-
-def _plain(run: Run) -> list[MethodName]:
-    """QV-PIC with its defaults at whatever resolutions."""
-    return [each for each in run.methods if each.is_qvpic(medium=None)]
 
 
 def _better(text: str, run: Run, first: MethodName, second: MethodName) -> Iterator[Claim]:

@@ -22,7 +22,7 @@ h3 { font-size: 1.05rem; margin-top: 2rem; } p { margin: .6rem 0; }
 .wide { overflow-x: auto; margin: 1rem 0; } table { border-collapse: collapse; font-size: .87rem; }
 caption { text-align: start; color: var(--soft); padding-bottom: .3rem; }
 th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: end; white-space: nowrap; }
-.text { text-align: start; } td.text { white-space: normal; min-width: 9rem; overflow-wrap: anywhere; } th { background: var(--back); font-weight: 600; }
+.text { text-align: start; } th { background: var(--back); font-weight: 600; }
 .plot { display: block; max-width: 100%; height: auto; background: #fff; border-radius: 6px; margin: 1rem 0; }
 .soft { color: var(--soft); } pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; font-size: .85rem; }
 .answer { border-inline-start: 4px solid var(--mark); background: var(--back); padding: .5rem 1rem;

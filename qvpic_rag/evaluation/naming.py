@@ -11,17 +11,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["CONDITIONINGS", "MethodName", "media", "reference"]
-
-CONDITIONINGS = ("prefix-free", "dummy-2", "dummy-4", "dummy-8", "dummy-16", "native-short", "native")
-"""From nothing before a page to the model's whole native prefix, in the order of the paper's figure."""
+__all__ = ["MethodName", "defaults", "media", "reference"]
 
 _FAMILIES = ("full", "pic", "epic", "qvpic", "top", "prefix")
 _SPECIFICATION = re.compile(
     r"(?P<family>[a-z]+)(?P<count>\d*)"
     r"(@(?P<medium>text|\d+(-\d+)?))?"
     r"(/(?P<conditioning>[a-z0-9-]+))?"
-    r"(?P<options>(\+[a-z]+=[a-z0-9.]+)*)"
+    r"(?P<options>(\+[a-z_]+=[a-z0-9.]+)*)"
 )
 
 
@@ -38,7 +35,8 @@ class MethodName:
     medium : str
         ``text``, a resolution such as ``72``, a pair such as ``72-120`` for QV-PIC, or "".
     conditioning : str
-        One of :data:`CONDITIONINGS` for cached pages, else "".
+        What stands before a page when it is compiled, of caches of pages: ``native``, ``native-short``,
+        ``prefix-free`` or ``dummy-K``; else "".
     options : Mapping[str, str]
         QV-PIC's ``alpha``, ``budget`` and ``router``, its defaults included.
     """
@@ -61,6 +59,10 @@ class MethodName:
             medium = medium or "72-120"
             options = {"alpha": "0.65", "budget": "4", "router": "dense"}
             options |= dict(option.split("=") for option in found["options"].split("+")[1:])
+            try:
+                options |= {each: f"{float(options[each]):g}" for each in ("alpha", "budget")}  # 0.650 is 0.65
+            except ValueError:
+                return cls(name, "other")
         if family in ("pic", "qvpic"):
             conditioning = conditioning or "native"
         return cls(name, family, medium, conditioning, options)
@@ -75,6 +77,13 @@ class MethodName:
         """QV-PIC's low and high resolution; the same twice where there is one."""
         low, _, high = self.medium.partition("-")
         return low, high or low
+
+    @property
+    def strength(self) -> tuple[int, int]:
+        """Orders conditionings as the paper's figure does: nothing, longer and longer dummies, the native prefix."""
+        kind, _, count = self.conditioning.partition("-")
+        places = {"prefix-free": 0, "native-short": 2, "native": 3}
+        return places.get(self.conditioning, 1), int(count) if kind == "dummy" and count.isdecimal() else 0
 
     def is_qvpic(self, **differing: Any) -> bool:
         """Whether this is QV-PIC with its defaults but for what is named: ``medium``, ``conditioning`` or an option.
@@ -93,6 +102,16 @@ def media(methods: Iterable[MethodName], family: str) -> list[str]:
     """The media that a family's methods read: text first, then resolutions from low to high."""
     found = {each.medium for each in methods if each.family == family}
     return sorted(found, key=lambda medium: int(medium) if medium.isdecimal() else -1)
+
+
+def defaults(methods: Iterable[MethodName]) -> list[MethodName]:
+    """QV-PIC with its defaults at whatever resolutions: for each pair the method, under the shortest of its names."""
+    found: dict[str, MethodName] = {}
+    for each in methods:
+        held = found.get(each.medium)
+        if each.is_qvpic(medium=None) and (held is None or len(each.name) < len(held.name)):
+            found[each.medium] = each
+    return list(found.values())
 
 
 def reference(methods: Iterable[str]) -> str | None:

@@ -60,7 +60,7 @@ def placed(
         for place, (box, ring) in enumerate(candidates):
             covered = sum(box.shared(each) for each in (*dots, *taken))
             outside = box.area - box.shared(frame)
-            costs.append((covered + 4 * outside + box.area * (0.02 * ring + 0.0005 * place), place))
+            costs.append((4 * covered + 4 * outside + box.area * (0.02 * ring + 0.0005 * place), place))
         box, ring = candidates[min(costs)[1]]
         taken.append(box)
         found[index] = (box.left, box.bottom, ring > 1)

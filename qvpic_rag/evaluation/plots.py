@@ -82,10 +82,10 @@ def bars(
     """Bars with their values, a panel for each title; a dashed line across a panel where ``lines`` has one for it."""
     most = max(len(held) for _, held in panels)
     longest = max(len(line) for _, held in panels for bar in held for line in bar.label.split("\n"))
-    columns = 1 if len(panels) <= 3 else 2
+    wide = 1.9 + most * min(max(0.8, 0.095 * longest), 1.7)
+    columns = min(len(panels), 3) if wide < 4.5 else 1 if len(panels) <= 3 else 2
     rows = -(-len(panels) // columns)
-    wide = min(max(0.8, 0.095 * longest), 1.7)
-    figure = _figure(max(5.0, 1.9 + wide * most) * columns, 3.0 * rows + 0.3)
+    figure = _figure(max(wide, 5.0 if columns == 1 else 3.6) * columns, 3.0 * rows + 0.3)
     tops = [bar.value.mean + bar.value.spread[1] for _, held in panels for bar in held]
     tops += [line[1].mean for line in lines if line is not None]
     top = max(*tops, 1e-9) * 1.2

@@ -8,7 +8,7 @@ from pathlib import Path
 from qvpic_rag.errors import QVPICError
 from qvpic_rag.evaluation import plots
 from qvpic_rag.evaluation.document import Picture, Section, Table, as_html, as_markdown
-from qvpic_rag.evaluation.naming import media
+from qvpic_rag.evaluation.naming import defaults, media
 from qvpic_rag.evaluation.rundir import runs_below
 from qvpic_rag.evaluation.sections import run_sections
 from qvpic_rag.evaluation.tables import Run, method_figures
@@ -79,7 +79,7 @@ def _across(runs: Sequence[Run]) -> Iterator[Section]:
     panels, rows = [], []
     for run in runs:
         figures = {row.method: row for row in method_figures(run)}
-        qvpic = next((each for each in run.methods if each.is_qvpic(medium=None)), None)
+        qvpic = next(iter(defaults(run.methods)), None)
         names = [f"full@{medium}" for medium in media(run.methods, "full")]
         names += [
             each.name

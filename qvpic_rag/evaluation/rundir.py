@@ -232,6 +232,8 @@ def _settings(path: Path) -> dict[str, Any] | None:
     for name, kind in (("suite", dict), ("model", dict), ("methods", list)):
         if not isinstance(settings.get(name), kind):
             raise InputError(f"{file} has no {name}; the run is damaged, use another --out.")
+    if not all(isinstance(name, str) for name in settings["methods"]):
+        raise InputError(f"{file} has a method that is no name; the run is damaged, use another --out.")
     return settings
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from qvpic_rag.evaluation import plots
 from qvpic_rag.evaluation.claims import claims
 from qvpic_rag.evaluation.document import Picture, Section, Table
-from qvpic_rag.evaluation.naming import CONDITIONINGS, MethodName, media
+from qvpic_rag.evaluation.naming import MethodName, defaults, media
 from qvpic_rag.evaluation.records import Example
 from qvpic_rag.evaluation.tables import MethodFigures, Run, method_figures, served_figures
 from qvpic_rag.evaluation.wording import (
@@ -68,6 +68,7 @@ def run_sections(run: Run, number: int, level: int = 2) -> Iterator[Section]:
         yield section("Ahead of questions", offline_table(figures))
 
 
+_CROWD = 6  # variants of alpha and budget that a plot of all methods can name
 _Section = Callable[..., Section]
 _Picture = Callable[[str, str, bytes], Picture]
 _Figures = dict[str, MethodFigures]
@@ -117,11 +118,11 @@ def _overview(run: Run) -> Iterator[str]:
 def _conditioning(run: Run, figures: _Figures, section: _Section, picture: _Picture) -> Iterator[Section]:
     panels, lines = [], []
     for medium in media(run.methods, "pic"):
-        held = {each.conditioning: each for each in run.methods if (each.family, each.medium) == ("pic", medium)}
+        held = [each for each in run.methods if (each.family, each.medium) == ("pic", medium)]
         bars = [
-            plots.Bar(name, f1, "pic", strong=name == "native")
-            for name in CONDITIONINGS
-            if name in held and (f1 := figures[held[name].name].f1) is not None
+            plots.Bar(each.conditioning, f1, "pic", strong=each.conditioning == "native")
+            for each in sorted(held, key=lambda method: method.strength)
+            if (f1 := figures[each.name].f1) is not None
         ]
         if len(bars) > 1:
             panels.append((_medium(medium), bars))
@@ -152,18 +153,23 @@ def _times(run: Run, figures: _Figures, section: _Section, picture: _Picture) ->
             ]
     drawn = [each for each in sweep if each is not None]
     if any(sum(each.line == family for each in drawn) > 1 for family in ("full", "pic")):
-        drawn += [found for each in run.methods if each.is_qvpic(medium=None) and (found := point(each, each.name))]
+        drawn += [found for each in defaults(run.methods) if (found := point(each, each.name))]
         note = "F1 against time to first token; lines join the resolutions of full prefill and of native page caches."
         shown = picture("resolutions", "F1 against time to first token by resolution", plots.scatter(drawn))
         yield section("Resolutions", note, shown)
-    everything = [found for each in run.methods if (found := point(each, each.name)) is not None]
+    plain = defaults(run.methods)
+    swept = [each for each in _swept(run.methods) if each not in plain]
+    left_out = swept if len(swept) > _CROWD else []
+    held = [each for each in run.methods if each not in left_out]
+    everything = [found for each in held if (found := point(each, each.name)) is not None]
     if len(everything) > 1:
         note = "F1 against time to first token. Thin lines are the intervals."
+        note += " The variants of alpha and budget have a section of their own." * bool(left_out)
         yield section("Quality and time", note, picture("times", "F1 against TTFT", plots.scatter(everything)))
 
 
 def _ablation(run: Run, figures: _Figures, section: _Section, picture: _Picture) -> Iterator[Section]:
-    for both in (each for each in run.methods if each.is_qvpic(medium=None)):
+    for both in defaults(run.methods):
         low, high = both.pair
         wanted = [
             ("neither", ("pic", low, "prefix-free"), "other"),
@@ -189,9 +195,9 @@ def _ablation(run: Run, figures: _Figures, section: _Section, picture: _Picture)
 
 def _sensitivity(run: Run, figures: _Figures, section: _Section, picture: _Picture) -> Iterator[Section]:
     for router in ("dense", "hybrid"):
-        swept = [each for each in run.methods if each.is_qvpic(alpha=None, budget=None, router=router)]
+        swept = [each for each in _swept(run.methods) if each.options["router"] == router]
         alphas = sorted({each.options["alpha"] for each in swept}, key=float)
-        budgets = sorted({each.options["budget"] for each in swept}, key=int)
+        budgets = sorted({each.options["budget"] for each in swept}, key=float)
         if len(alphas) < 2 and len(budgets) < 2:
             continue
         found = {
@@ -208,8 +214,8 @@ def _sensitivity(run: Run, figures: _Figures, section: _Section, picture: _Pictu
             yield section(f"Alpha and budget ({router} router)", "F1 by number of pages.", drawn)
     pairs = [
         ("-".join(each.pair), f1, figures[each.name])
-        for each in run.methods
-        if each.is_qvpic(medium=None) and (f1 := figures[each.name].f1) is not None
+        for each in defaults(run.methods)
+        if (f1 := figures[each.name].f1) is not None
     ]
     if len(pairs) > 1:
         bars = [plots.Bar(pair, f1, "qvpic") for pair, f1, _ in pairs]
@@ -217,6 +223,11 @@ def _sensitivity(run: Run, figures: _Figures, section: _Section, picture: _Pictu
         head = ["low-high DPI", "F1 [95%]", f"TTFT / {run.reference or 'full prefill'}"]
         drawn = picture("pairs", "F1 by pair of resolutions", plots.bars([("", bars)]))
         yield section("Pairs of resolutions", drawn, Table(head, rows))
+
+
+def _swept(methods: list[MethodName]) -> list[MethodName]:
+    """QV-PIC with any alpha and budget, otherwise as the paper has it but for the router."""
+    return [each for each in methods if each.is_qvpic(alpha=None, budget=None, router=None)]
 
 
 def _splits(run: Run, section: _Section) -> Iterator[Section]:

@@ -104,16 +104,19 @@ class Run:
         Raises
         ------
         InputError
-            There is an answer to an example that the run does not have.
+            There is an answer to an example, or a page of a route, that the run does not have.
         """
         examples = {row.id: row for row in rows("examples")}
         answers: dict[str, dict[str, Answered]] = {name: {} for name in settings["methods"]}
-        for row in rows("answers"):
-            answers.setdefault(row.method, {})[row.example] = row
         timing = list(rows("timing"))
-        for name in (*(name for held in answers.values() for name in held), *(row.example for row in timing)):
-            if name not in examples:
-                raise InputError(f"The run has an answer to the example {name!r} but not the example; run it again.")
+        for row in (*rows("answers"), *timing):
+            if row.example not in examples:
+                raise InputError(f"The run has an answer to the example {row.example!r} but not the example.")
+            if isinstance(row, Answered):
+                answers.setdefault(row.method, {})[row.example] = row
+                pages = len(examples[row.example].pages)
+                if not all(0 <= routed["place"] < pages for routed in row.route):
+                    raise InputError(f"The run has a route of {row.method!r} for {row.example!r} with a page too many.")
         held = {name: found for name, found in answers.items() if found}
         return cls(settings, examples, held, timing, list(rows("offline")), list(rows("served")))
 
