@@ -1,7 +1,7 @@
 """How relevant a page is to a question by BGE-M3's three signals: dense, lexical and multi-vector.
 
-With embeddings d, lexical weights w of the tokens that both have, and a vector per token, ``Q`` of the question and ``P``
-of the page (arXiv 2402.03216, section 3.2)::
+With embeddings d, lexical weights w of the tokens t that both have, and a vector per token, ``Q_i`` of the question and
+``P_j`` of the page (arXiv 2402.03216, section 3.2)::
 
     s_dense = <d_q, d_p>    s_lex = sum_t w_q(t) w_p(t)    s_mul = mean_i max_j <Q_i, P_j>
     s = 0.4 s_dense + 0.2 s_lex + 0.4 s_mul

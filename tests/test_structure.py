@@ -36,7 +36,7 @@ ALLOWED = {
     "baselines": {"cache", "generate", "template", "assemble", "compile", "pipeline"},
     "pipeline": {
         "assemble", "bank", "compile", "documents", "embed", "generate",
-        "index", "progress", "render", "route", "template",
+        "index", "progress", "relevance", "render", "route", "template",
     },
     "bench": {"assemble", "bank", "bank_cli", "cache", "console", "progress"},
     "demo": {"pipeline", "baselines"},

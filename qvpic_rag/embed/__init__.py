@@ -1,9 +1,10 @@
 """Text to vectors: the embeddings that pages are found and routed by.
 
 ``BAAI/bge-m3`` and folders laid out like it (``colbert_linear.pt``, ``sparse_linear.pt``) are loaded by FlagEmbedding
-and give their dense vectors and, for hybrid routing, lexical weights and a vector per token. Every other model is loaded
-by transformers and pooled as its sentence-transformers configuration states. Vectors are L2-normalised, so that an inner product is a cosine. No code that comes with a model
-is run, and weights that are not safetensors are only read by torch's restricted loader.
+and give their dense vectors and, for hybrid routing, lexical weights and a vector per token. Every other model is
+loaded by transformers and pooled as its sentence-transformers configuration states. Vectors are L2-normalised, so that
+an inner product is a cosine. No code that comes with a model is run, and weights that are not safetensors are only read
+by torch's restricted loader.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -130,9 +129,7 @@ class TextEncoder:
                 found[place] = self._signals(ids, weights[at].numpy(), multi[at].numpy())
         return dense, [found[place] for place in range(len(rows))]
 
-    def _signals(
-        self, ids: NDArray[np.int64], weights: NDArray[np.float32], vectors: NDArray[np.float32]
-    ) -> Signals:
+    def _signals(self, ids: NDArray[np.int64], weights: NDArray[np.float32], vectors: NDArray[np.float32]) -> Signals:
         """Signals of one text from its token ids and from weights and vectors that may be padded."""
         known = self._tokenizer
         special = [known.cls_token_id, known.eos_token_id, known.pad_token_id, known.unk_token_id]
