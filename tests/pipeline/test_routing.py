@@ -77,9 +77,7 @@ def test_scores_are_fused_and_no_page_is_embedded_online(
     assert [page.score for page in dense.pages] != [page.score for page in route.pages]
 
 
-def test_a_bank_that_was_ingested_for_the_dense_router(
-    opened: Callable[..., QVPIC], embedded: list[list[str]]
-) -> None:
+def test_a_bank_that_was_ingested_for_the_dense_router(opened: Callable[..., QVPIC], embedded: list[list[str]]) -> None:
     opened().ingest(WORDED, progress=False)
     assert embedded == []
     rag = opened(router="hybrid")
