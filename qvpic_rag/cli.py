@@ -59,6 +59,9 @@ app.add_typer(eval_app, name="eval")
 Remote = Annotated[
     str | None, typer.Option("--remote", help="URL of a remote tier of blocks, such as s3://bucket/folder.")
 ]
+Router = Annotated[
+    str, typer.Option("--router", help="What pages are scored by: dense, or hybrid (with BGE-M3 as the embedder).")
+]
 Device = Annotated[str | None, typer.Option("--device", help="Such as cpu or cuda:0.")]
 _UPLOAD_S = 3.0  # between two looks whether the remote tier still answers
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or that of the copy in later typers
@@ -126,6 +129,7 @@ def ingest(
         typer.Option(help="Limit of the bank's block files from now on, such as 20GB."),
     ] = None,
     remote: Remote = None,
+    router: Router = "dense",
     batch_size: Annotated[int, typer.Option(help="Pages per forward pass.")] = 4,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse documents with undrawable characters.")] = False,
     dtype: Annotated[str | None, typer.Option(help="bfloat16, float16 or float32.")] = None,
@@ -158,6 +162,7 @@ def ingest(
             "storage": storage,
             "remote": remote,
             "ram_bytes": 0,  # nothing is read twice
+            "router": router,
             "batch_size": batch_size,
             "strict": strict,
             "dtype": dtype,
@@ -232,6 +237,10 @@ def ask(
     top_k: Annotated[int, typer.Option("--top-k", help="Pages retrieved.")] = 8,
     alpha: Annotated[float, typer.Option(help="Share of the relevance to cover at high resolution.")] = 0.65,
     budget: Annotated[int, typer.Option(help="Most pages at high resolution.")] = 4,
+    token_budget: Annotated[
+        int | None, typer.Option(help="Most tokens that high resolutions may add, in place of --budget.")
+    ] = None,
+    router: Router = "dense",
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer, tokens.")] = 256,
     temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
     stop: Annotated[list[str] | None, typer.Option(help="A string that ends the answer; may be repeated.")] = None,
@@ -263,6 +272,8 @@ def ask(
             "top_k": top_k,
             "alpha": alpha,
             "budget": budget,
+            "token_budget": token_budget,
+            "router": router,
             "device": device,
             "namespace": namespace,
             "trust_remote_code": trust_remote_code,

@@ -19,7 +19,7 @@ from qvpic_rag.models import LanguageModel, VisionInputs, VisionLanguageModel
 from qvpic_rag.records import BlockKey, KVBlock
 from qvpic_rag.template import ChatTemplate
 
-__all__ = ["compile_pages", "compile_text"]
+__all__ = ["compile_pages", "compile_text", "page_tokens"]
 
 _log = logging.getLogger(__name__)
 
@@ -57,20 +57,29 @@ def compile_pages(
     """
     if not images:
         return []
-    try:
-        vision = model.encode_images(images, together=False)
-    except ValueError as error:
-        width, height = images[0].size
-        raise CompileError(
-            f"The model's image processor refuses a page of {width} x {height} pixels ({error}); raise the resolution "
-            "or the profile's page size."
-        ) from error
+    vision = _vision(model, images)
     if len(set(vision.tokens)) != 1:
         raise CompileError(f"Pages compiled together must have equally many visual tokens, not {vision.tokens}.")
     condition = template.prefix if prefix is None else prefix
     row = [*condition, *template.page(vision.tokens[0])]
     token_ids = torch.tensor([row] * len(images), device=model.device)
     return _blocks(model, token_ids, vision, keys, skip=len(condition))
+
+
+def page_tokens(model: VisionLanguageModel, template: ChatTemplate, image: Image.Image) -> int:
+    """How many tokens the block of a picture has, without compiling it; ``CompileError`` when it is refused."""
+    return len(template.page(_vision(model, [image]).tokens[0]))
+
+
+def _vision(model: VisionLanguageModel, images: Sequence[Image.Image]) -> VisionInputs:
+    try:
+        return model.encode_images(images, together=False)
+    except ValueError as error:
+        width, height = images[0].size
+        raise CompileError(
+            f"The model's image processor refuses a page of {width} x {height} pixels ({error}); raise the resolution "
+            "or the profile's page size."
+        ) from error
 
 
 def compile_text(model: LanguageModel, token_ids: Sequence[int], key: BlockKey, *, prefix: int) -> KVBlock:

@@ -208,19 +208,36 @@ class RenderProfile:
 
 @dataclass(frozen=True)
 class RouteConfig:
-    """The paper's routing rule: ``alpha`` is the relevance mass to cover at high resolution, ``budget`` its page limit.
+    """Which pages are read at high resolution; :mod:`qvpic_rag.route` states the rules.
 
-    ``alpha`` lies in (0, 1]; ``budget`` is at least 0 (0: every page at low resolution). Paper: 0.65 and 4.
+    Attributes
+    ----------
+    alpha : float
+        Share of the relevance to cover at high resolution, in (0, 1]; the paper's is 0.65.
+    budget : int
+        Most pages at high resolution (0: every page at low resolution); the paper's is 4.
+    token_budget : int | None
+        Most tokens that high resolutions may add to a request's low ones, in place of ``budget``, which then has no
+        effect; None: ``budget`` holds.
+    router : str
+        What pages are scored by: ``dense`` (cosines of embeddings, the paper's) or ``hybrid`` (those fused with
+        BGE-M3's lexical and multi-vector scores, see :mod:`qvpic_rag.relevance`). It does not decide which pages are
+        retrieved.
     """
 
     alpha: float = 0.65
     budget: int = 4
+    token_budget: int | None = None
+    router: str = "dense"
 
     def __post_init__(self) -> None:
         _number("RouteConfig", "alpha", self.alpha, 0, 1)
         if self.alpha == 0:
             raise ConfigError("RouteConfig.alpha must be above 0; to keep every page at low resolution set budget=0.")
         _number("RouteConfig", "budget", self.budget, 0, 1_000_000, whole=True)
+        if self.token_budget is not None:
+            _number("RouteConfig", "token_budget", self.token_budget, 0, 100_000_000, whole=True)
+        _choice("RouteConfig", "router", self.router, ("dense", "hybrid"))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     import torch
 
     from qvpic_rag.packing import Packed
@@ -28,6 +30,7 @@ __all__ = [
     "Recipe",
     "Route",
     "RoutedPage",
+    "Signals",
     "Timing",
     "Usage",
     "stable_digest",
@@ -90,6 +93,25 @@ class Page:
     def digest(self) -> str:
         """SHA-256 (hex) of the drawn lines: pages that look alike share it, whatever document they are in."""
         return stable_digest(list(self.lines))
+
+
+@dataclass(frozen=True, eq=False)
+class Signals:
+    """What BGE-M3 says of a text besides its embedding.
+
+    Attributes
+    ----------
+    token_ids : NDArray[np.int64]
+        ``[terms]``, ascending, each once: the text's tokens that weigh something.
+    weights : NDArray[np.float32]
+        ``[terms]``, above 0: how much each of them says.
+    vectors : NDArray[np.float32] or NDArray[np.float16]
+        ``[tokens, dimension]``, rows L2-normalised: one per token after the first, in the text's order.
+    """
+
+    token_ids: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float32]
+    vectors: npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)

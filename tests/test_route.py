@@ -16,10 +16,20 @@ from qvpic_rag.route import RouteDecision, route
 SCORES = st.lists(st.floats(-1, 1, allow_subnormal=False), max_size=30)
 ALPHAS = st.one_of(st.floats(0.01, 1), st.integers(1, 100).map(lambda percent: percent / 100))
 BUDGETS = st.integers(0, 35)
+EXTRAS = st.integers(0, 3000)
+PAGES = st.lists(st.tuples(st.floats(-1, 1, allow_subnormal=False), EXTRAS), max_size=20)
+TOKENS = st.integers(0, 20_000)
 
 
 def promoted(scores: list[float], alpha: float, budget: int) -> list[int]:
     decisions = route(scores, RouteConfig(alpha, budget))
+    return [place for place, decision in enumerate(decisions) if decision.promoted]
+
+
+def within(pages: list[tuple[float, int]], alpha: float, tokens: int) -> list[int]:
+    """Places of the pages promoted under a token budget."""
+    scores, extra = [score for score, _ in pages], [count for _, count in pages]
+    decisions = route(scores, RouteConfig(alpha, token_budget=tokens), extra)
     return [place for place, decision in enumerate(decisions) if decision.promoted]
 
 
@@ -164,3 +174,98 @@ def test_negative_scores_never_count(scores: list[float], alpha: float, budget: 
 def test_alpha_one_promotes_every_positive_page_within_the_budget(scores: list[float], budget: int) -> None:
     positive = sum(score > 0 for score in scores)
     assert len(promoted(scores, 1.0, budget)) == min(budget, positive or min(1, len(scores)))
+
+
+@pytest.mark.parametrize(
+    ("pages", "alpha", "tokens", "expected"),
+    [
+        ([], 0.65, 100, []),
+        ([(0.6, 1000), (0.5, 100), (0.1, 900)], 1.0, 2000, [0, 1, 2]),
+        ([(0.6, 1000), (0.5, 100), (0.1, 900)], 1.0, 1000, [1, 2]),  # 0.5 per 100 first; 0.6 does not fit any more
+        ([(0.6, 1000), (0.5, 100), (0.1, 900)], 0.4, 1000, [1]),  # 0.5 of 1.2 is enough
+        ([(0.6, 1000), (0.5, 100), (0.1, 900)], 1.0, 99, []),
+        ([(0.2, 10), (0.2, 10), (0.2, 10)], 1.0, 20, [0, 1]),  # ties: by rank
+        ([(0.1, 0), (0.9, 50)], 1.0, 0, [0]),  # what costs nothing always fits
+        ([(0.1, 0), (0.9, 50)], 0.9, 50, [0, 1]),
+        ([(-0.5, 5), (-0.1, 20), (-0.3, 5)], 0.65, 20, [1]),
+        ([(-0.5, 5), (-0.1, 20), (-0.3, 5)], 0.65, 19, []),
+        ([(1.7e308, 1), (1.7e308, 1), (1.7e308, 1)], 0.65, 9, [0, 1]),
+    ],
+)
+def test_known_token_budgets(pages: list[tuple[float, int]], alpha: float, tokens: int, expected: list[int]) -> None:
+    assert within(pages, alpha, tokens) == expected
+
+
+def test_a_token_budget_replaces_the_page_budget() -> None:
+    decisions = route([0.2, 0.3, 0.4], RouteConfig(1.0, budget=0, token_budget=30), [10, 10, 10])
+    assert decisions == [RouteDecision(2, True), RouteDecision(1, True), RouteDecision(0, True)]
+
+
+@pytest.mark.parametrize("extra", [None, [1], [1, 2, 3], [1, -1], [1, 0.5], [True, 1], [1, None]])
+def test_a_token_budget_needs_the_extra_tokens(extra: object) -> None:
+    with pytest.raises(InputError, match="extra tokens"):
+        route([0.5, 0.2], RouteConfig(token_budget=10), extra)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"token_budget": -1}, {"token_budget": 1.5}, {"token_budget": True}, {"router": "x"}]
+)
+def test_token_budget_and_router_are_validated(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        RouteConfig(**wrong)  # type: ignore[arg-type]
+
+
+@given(SCORES, ALPHAS, BUDGETS, st.sampled_from(["dense", "hybrid"]))
+def test_the_rule_goes_by_scores_whatever_made_them(
+    scores: list[float], alpha: float, budget: int, router: str
+) -> None:
+    assert route(scores, RouteConfig(alpha, budget, router=router), [7] * len(scores)) == route(
+        scores, RouteConfig(alpha, budget)
+    )
+
+
+@given(PAGES, ALPHAS, TOKENS)
+def test_never_more_than_the_tokens_and_only_positive_pages(
+    pages: list[tuple[float, int]], alpha: float, tokens: int
+) -> None:
+    found = within(pages, alpha, tokens)
+    assert sum(pages[place][1] for place in found) <= tokens
+    if any(score > 0 for score, _ in pages):
+        assert all(pages[place][0] > 0 for place in found)
+    else:
+        assert len(found) <= 1
+
+
+@given(PAGES, ALPHAS, TOKENS)
+def test_a_page_is_left_out_only_where_alpha_is_reached_or_it_does_not_fit(
+    pages: list[tuple[float, int]], alpha: float, tokens: int
+) -> None:
+    found = within(pages, alpha, tokens)
+    total = sum((Fraction(score) for score, _ in pages if score > 0), Fraction(0))
+    mass = sum((Fraction(pages[place][0]) for place in found), Fraction(0))
+    left = tokens - sum(pages[place][1] for place in found)
+    if total > 0 and mass < Fraction(alpha) * (1 - Fraction(1, 10**11)) * total:
+        others = [extra for place, (score, extra) in enumerate(pages) if score > 0 and place not in found]
+        assert all(extra > left for extra in others)
+
+
+@given(PAGES, ALPHAS, ALPHAS, TOKENS)
+def test_more_alpha_never_promotes_less_within_the_tokens(
+    pages: list[tuple[float, int]], alpha: float, other: float, tokens: int
+) -> None:
+    low, high = sorted((alpha, other))
+    assert set(within(pages, low, tokens)) <= set(within(pages, high, tokens))
+
+
+@given(SCORES, ALPHAS, BUDGETS, st.integers(1, 3000))
+def test_pages_of_one_size_go_by_the_page_budgets_rule(
+    scores: list[float], alpha: float, budget: int, extra: int
+) -> None:
+    assert within([(score, extra) for score in scores], alpha, budget * extra) == promoted(scores, alpha, budget)
+
+
+@given(PAGES, ALPHAS, TOKENS)
+def test_a_token_budget_leaves_ranks_alone(pages: list[tuple[float, int]], alpha: float, tokens: int) -> None:
+    scores = [score for score, _ in pages]
+    decisions = route(scores, RouteConfig(alpha, token_budget=tokens), [extra for _, extra in pages])
+    assert [each.rank for each in decisions] == [each.rank for each in route(scores, RouteConfig(alpha))]

@@ -38,7 +38,7 @@ ALLOWED = {
     "baselines": {"assemble", "cache", "compile", "embed", "generate", "render", "route", "template"},
     "pipeline": {
         "assemble", "bank", "compile", "documents", "embed", "generate",
-        "index", "progress", "render", "route", "template",
+        "index", "progress", "relevance", "render", "route", "template",
     },
     "bench": {"assemble", "bank", "bank_cli", "cache", "console", "progress"},
     "demo": {"pipeline", "baselines"},

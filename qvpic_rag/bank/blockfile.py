@@ -42,6 +42,7 @@ __all__ = [
     "encoded",
     "header_of",
     "load_block",
+    "read_header",
     "sync_folder",
     "write_temporary",
 ]
@@ -304,6 +305,15 @@ def _check(descriptor: int, nbytes: int, checksum: str, into: memoryview | None 
 
 def _header(descriptor: int, nbytes: int) -> BlockHeader:
     return BlockHeader.parse(os.pread(descriptor, 8 + _LONGEST_HEADER, 0), nbytes)
+
+
+def read_header(path: Path, nbytes: int) -> BlockHeader:
+    """The header of a stored block's file, without looking at the tensors; errors as :func:`check_file`."""
+    descriptor = _open(path, nbytes)
+    try:
+        return _header(descriptor, nbytes)
+    finally:
+        os.close(descriptor)
 
 
 def check_file(path: Path, nbytes: int, checksum: str) -> BlockHeader:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qvpic_rag.bank import blockrows, catalogue, failures, limits
-from qvpic_rag.bank.blockfile import Written, check_file, header_of, load_block, write_temporary
+from qvpic_rag.bank.blockfile import Written, check_file, header_of, load_block, read_header, write_temporary
 from qvpic_rag.bank.blockrows import BlockRow
 from qvpic_rag.bank.claims import Claims
 from qvpic_rag.bank.files import BlockFiles
@@ -147,6 +147,19 @@ class BlockStore:
         if row is None or (row.state == blockrows.STORED and not self.files.exists(key.digest)):
             return None
         return row.state
+
+    def tokens(self, key: BlockKey) -> int | None:
+        """How many tokens a block has, from its file's header; None where no file of it is stored, or a damaged one."""
+        self.check_key(key)
+        with self._database.read() as connection:
+            row = blockrows.find(connection, key.digest)
+        if row is None or row.state != blockrows.STORED:
+            return None
+        try:
+            header = read_header(self.files.path(key.digest), row.nbytes)
+        except (OSError, CorruptBlockError):  # whoever loads the block says so and sets it aside
+            return None
+        return header.shape[2] if header.key == key else None
 
     # ------------------------------------------------------------------ writing
 

@@ -1,14 +1,15 @@
-"""Which folder may become a bank, which one is a bank, and what a namespace may be called."""
+"""Which folder may become a bank, which one is a bank, what a namespace may be called and where its index is."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from qvpic_rag.bank import failures
 from qvpic_rag.bank.index_db import FILE_NAME
 from qvpic_rag.errors import BankNotFoundError, ConfigError
 
-__all__ = ["check_free", "check_namespace", "find_folder", "holds_bank", "prepare_folder"]
+__all__ = ["check_free", "check_namespace", "find_folder", "holds_bank", "index_path", "prepare_folder"]
 
 
 def check_namespace(namespace: object) -> None:
@@ -19,6 +20,11 @@ def check_namespace(namespace: object) -> None:
         namespace.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ConfigError(f"A namespace must be plain Unicode text, not {namespace!r}.") from error
+
+
+def index_path(folder: Path, namespace: str) -> Path:
+    """Where the search index of a namespace belongs."""
+    return folder / "index" / f"{hashlib.sha256(namespace.encode('utf-8')).hexdigest()[:32]}.faiss"
 
 
 def prepare_folder(folder: Path) -> None:

@@ -122,7 +122,8 @@ class GcResult:
     pages : int
         Pages that no document holds.
     orphans : int
-        Block files without a row (their writer died before it could acknowledge them).
+        Block files without a row (their writer died before it could acknowledge them), and files of signals whose
+        page is gone.
     temporary : int
         Half-written files of writers that died.
     bytes : int

@@ -5,14 +5,13 @@
     DIR/bank.sqlite                                 recipe, documents, pages with text and embedding, block rows
     DIR/blocks/<2 hex digits>/<digest>.safetensors  one file per block, named by its key's digest
     DIR/index/<hex>.faiss                           search index per namespace, can be rebuilt from the database
-
+    DIR/index/<hex>.signals/<name>                  one file per page for hybrid routing, can be made again, too
     DIR/writers/<hex>.lock                          held locked by each process that writes
 How a block is stored is told in :mod:`qvpic_rag.bank.blocks`.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from qvpic_rag.bank import blockrows, catalogue, failures, limits, upkeep
 from qvpic_rag.bank.blocks import BlockStore
-from qvpic_rag.bank.folder import check_free, check_namespace, find_folder, holds_bank, prepare_folder
+from qvpic_rag.bank.folder import check_free, check_namespace, find_folder, holds_bank, index_path, prepare_folder
 from qvpic_rag.bank.index_db import Database, EmptyBankError
 from qvpic_rag.bank.loader import BlockLoader
 from qvpic_rag.bank.recipe import check_recipe, decode_recipe, encode_recipe
@@ -170,8 +169,7 @@ class Bank:
     @property
     def index_path(self) -> Path:
         """Where this namespace's search index belongs; its folder exists unless the bank is read-only."""
-        name = hashlib.sha256(self.namespace.encode("utf-8")).hexdigest()[:32]
-        return self.path / "index" / f"{name}.faiss"
+        return index_path(self.path, self.namespace)
 
     @property
     def generation(self) -> int:

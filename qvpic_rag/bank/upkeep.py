@@ -13,10 +13,12 @@ from qvpic_rag.bank.blockfile import check_file
 from qvpic_rag.bank.blockrows import BlockRow
 from qvpic_rag.bank.blocks import BlockStore
 from qvpic_rag.bank.files import BlockFiles, FoundFile
+from qvpic_rag.bank.folder import index_path
 from qvpic_rag.bank.index_db import Database
 from qvpic_rag.bank.recipe import summary
 from qvpic_rag.bank.records import BankStats, GcResult, Problem
 from qvpic_rag.bank.room import Taken
+from qvpic_rag.bank.signals import SignalFiles
 from qvpic_rag.bank.usage import counters
 from qvpic_rag.errors import BankError, CorruptBlockError
 from qvpic_rag.records import Recipe
@@ -269,6 +271,24 @@ class _Collector:
                 temporary += 1
         return orphans, temporary
 
+    def signals(self) -> int:
+        """Files of signals of pages that are gone, in every namespace."""
+        with self.database.read() as connection:
+            namespaces = [name for (name,) in connection.execute("SELECT name FROM namespaces")]
+        count = 0
+        for namespace in namespaces:
+            files = SignalFiles(index_path(self.database.folder, namespace), "")
+            names = files.names()  # before the pages: whoever writes a file has stored its page
+            query = f"SELECT digest FROM pages WHERE {catalogue.IN_NAMESPACE}"
+            with self.database.read() as connection:
+                pages = {digest for (digest,) in connection.execute(query, (namespace,))}
+            for name in sorted(names):
+                path = files.folder / name
+                if name.partition(".")[0] not in pages and path.exists():  # another process may have been quicker
+                    self.unlink(path, path.stat().st_size)
+                    count += 1
+        return count
+
     def _orphan(self, found: FoundFile) -> bool:
         with self.database.read() as connection:
             if blockrows.find(connection, found.digest) is not None:
@@ -291,4 +311,5 @@ def collect(database: Database, blocks: BlockStore, grace_s: float, dry_run: boo
     pages = run.pages()
     removed = run.blocks()
     orphans, temporary = run.leftovers()
+    orphans += run.signals()
     return GcResult(removed, pages, orphans, temporary, run.bytes, dry_run)

@@ -1,9 +1,10 @@
 """Text to vectors: the embeddings that pages are found and routed by.
 
 ``BAAI/bge-m3`` and folders laid out like it (``colbert_linear.pt``, ``sparse_linear.pt``) are loaded by FlagEmbedding
-and give their dense vectors. Every other model is loaded by transformers and pooled as its sentence-transformers
-configuration states. Vectors are L2-normalised, so that an inner product is a cosine. No code that comes with a model
-is run, and weights that are not safetensors are only read by torch's restricted loader.
+and give their dense vectors and, for hybrid routing, lexical weights and a vector per token. Every other model is
+loaded by transformers and pooled as its sentence-transformers configuration states. Vectors are L2-normalised, so that
+an inner product is a cosine. No code that comes with a model is run, and weights that are not safetensors are only read
+by torch's restricted loader.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qvpic_rag.embed.encoder import TextEncoder
-from qvpic_rag.embed.load import load_flag, load_plain
+from qvpic_rag.embed.load import Loaded, load_flag, load_plain
 from qvpic_rag.embed.locate import DEMO, HEADS, demo_folder, is_bge_m3, model_folder, tokenizer_files, weight_files
 from qvpic_rag.embed.settings import Settings, read_settings
 from qvpic_rag.models.device import resolve_device
 from qvpic_rag.models.fingerprint import files_digest
-from qvpic_rag.records import stable_digest
+from qvpic_rag.records import Signals, stable_digest
 
 __all__ = ["Embedder", "load_embedder"]
 
@@ -44,6 +45,13 @@ class Embedder(Protocol):
 
     def encode(self, texts: Sequence[str], *, query: bool = False) -> NDArray[np.float32]:
         """Embed texts; ``[len(texts), dimension]``, C-contiguous, rows L2-normalised."""
+
+    @property
+    def signals_digest(self) -> str:
+        """SHA-256 (hex) over what decides :meth:`signals`; "" for a model without them."""
+
+    def signals(self, texts: Sequence[str], *, query: bool = False) -> tuple[NDArray[np.float32], list[Signals]]:
+        """What :meth:`encode` gives, and each text's signals; ``ConfigError`` for a model without them."""
 
 
 def load_embedder(name: str, *, device: str = "cpu") -> Embedder:
@@ -73,10 +81,18 @@ def load_embedder(name: str, *, device: str = "cpu") -> Embedder:
     through_flag = is_bge_m3(name) or any((folder / head).is_file() for head in HEADS)
     settings = read_settings(folder, pooling="cls" if through_flag else None)
     load = load_flag if through_flag else load_plain
-    tokenizer, forward = load(name, folder, settings, device)
+    loaded = load(name, folder, settings, device)
     # A bank remembers the name and may be asked from another folder.
     known_as = str(folder.resolve()) if name != DEMO and Path(name).is_dir() else name
-    return TextEncoder(known_as, _digest(folder, settings), settings, tokenizer, forward, device)
+    digest = _digest(folder, settings)
+    return TextEncoder(known_as, digest, settings, loaded, device, _signals_digest(folder, digest, loaded))
+
+
+def _signals_digest(folder: Path, digest: str, loaded: Loaded) -> str:
+    """The heads are no part of the embedder's own digest, because no embedding depends on them."""
+    if loaded.heads is None:
+        return ""
+    return stable_digest({"qvpic-signals": 1, "embedder": digest, "heads": files_digest([folder / h for h in HEADS])})
 
 
 def _digest(folder: Path, settings: Settings) -> str:

@@ -1,4 +1,4 @@
-"""A model folder to a tokenizer and a function from token batches to vectors: through FlagEmbedding or transformers."""
+"""A model folder to a tokenizer and functions from token batches to vectors: through FlagEmbedding or transformers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pickle
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,27 @@ from qvpic_rag.embed.locate import HEADS
 from qvpic_rag.embed.settings import Settings
 from qvpic_rag.errors import MissingDependencyError, ModelNotFoundError, UnsupportedModelError
 
-__all__ = ["Forward", "load_flag", "load_plain"]
+__all__ = ["Forward", "Heads", "Loaded", "load_flag", "load_plain"]
 
 Forward = Callable[[Mapping[str, torch.Tensor]], torch.Tensor]
 """Padded ``input_ids``, ``attention_mask`` (and more) ``[batch, tokens]`` to vectors ``[batch, dimension]``."""
 
+Heads = Callable[[Mapping[str, torch.Tensor]], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+"""The same to those vectors, lexical weights ``[batch, tokens]`` (0 or above), and a vector for each token after the
+first ``[batch, tokens - 1, dimension]`` (L2-normalised)."""
 
-def load_flag(name: str, folder: Path, settings: Settings, device: str) -> tuple[Any, Forward]:
-    """BGE-M3 through FlagEmbedding's ``BGEM3FlagModel``; its dense vectors only.
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A loaded embedding model; ``heads`` is None where it has only the one vector."""
+
+    tokenizer: Any
+    forward: Forward
+    heads: Heads | None = None
+
+
+def load_flag(name: str, folder: Path, settings: Settings, device: str) -> Loaded:
+    """BGE-M3 through FlagEmbedding's ``BGEM3FlagModel``.
 
     The loaded model's forward pass is called directly: ``BGEM3FlagModel.encode`` runs the first batch twice, to find a
     batch size that fits, and draws progress bars.
@@ -48,10 +62,14 @@ def load_flag(name: str, folder: Path, settings: Settings, device: str) -> tuple
         vectors: torch.Tensor = m3.model(batch, return_dense=True)["dense_vecs"]
         return vectors
 
-    return m3.tokenizer, forward
+    def heads(batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        found = m3.model(batch, return_dense=True, return_sparse=True, return_colbert_vecs=True)
+        return found["dense_vecs"], found["sparse_vecs"].squeeze(-1), found["colbert_vecs"]
+
+    return Loaded(m3.tokenizer, forward, heads)
 
 
-def load_plain(name: str, folder: Path, settings: Settings, device: str) -> tuple[Any, Forward]:
+def load_plain(name: str, folder: Path, settings: Settings, device: str) -> Loaded:
     """Any encoder that transformers knows, pooled as ``settings`` say."""
     with _quiet(), _loading(name):
         # Explicit, so that transformers does not ask on the terminal whether to run the model's code.
@@ -73,7 +91,7 @@ def load_plain(name: str, folder: Path, settings: Settings, device: str) -> tupl
     def forward(batch: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return pool(model(**batch).last_hidden_state, batch["attention_mask"])
 
-    return tokenizer, forward
+    return Loaded(tokenizer, forward)
 
 
 def _cls(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

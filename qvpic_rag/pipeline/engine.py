@@ -15,12 +15,13 @@ import numpy.typing as npt
 from PIL import Image
 
 from qvpic_rag.bank import Bank
-from qvpic_rag.compile import compile_pages, compile_text
+from qvpic_rag.compile import compile_pages, compile_text, page_tokens
 from qvpic_rag.embed import Embedder
 from qvpic_rag.errors import BankError
 from qvpic_rag.index import PageIndex
 from qvpic_rag.models import VisionLanguageModel
 from qvpic_rag.packing import pack
+from qvpic_rag.pipeline.hybrid import PageSignals
 from qvpic_rag.pipeline.recognise import KnownTexts
 from qvpic_rag.records import BlockKey, KVBlock, Page, Recipe
 from qvpic_rag.render import Renderer
@@ -85,6 +86,8 @@ class Engine:
         # Texts that somebody else retrieves come again, and the bank need not hold them.
         self.layout = lru_cache(maxsize=_LAYOUTS)(self._layout)
         self.embedding = lru_cache(maxsize=_LAYOUTS)(self._embedding)
+        self.extra_tokens = lru_cache(maxsize=_LAYOUTS)(self._extra_tokens)
+        self.signals = PageSignals(self.embedder, self.bank)
         # The prefix's own cache enters every request once; the separator's between pages, where the template has one.
         self.prefix = self._text_block(self.template.prefix, prefix=0)
         self.separator = (
@@ -105,6 +108,18 @@ class Engine:
         """The embedding of a page's text; remembered."""
         found: npt.NDArray[np.float32] = self.embedder.encode([text])[0]
         return found
+
+    def _extra_tokens(self, page: Page) -> int:
+        """How many tokens more a page has at high than at low resolution, 0 or above; remembered.
+
+        From the blocks' headers; a block that is not stored is counted from its picture, and not compiled for it.
+        """
+        low, high = (self._tokens(page, dpi) for dpi in self.dpis)
+        return max(high - low, 0)
+
+    def _tokens(self, page: Page, dpi: int) -> int:
+        stored = self.bank.blocks.tokens(self.key(page, dpi))
+        return page_tokens(self.model, self.template, self.renderer.image(page, dpi)) if stored is None else stored
 
     @property
     def dpis(self) -> tuple[int, int]:

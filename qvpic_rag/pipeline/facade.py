@@ -61,6 +61,8 @@ class QVPIC:
         top_k: int = 8,
         alpha: float = 0.65,
         budget: int = 4,
+        token_budget: int | None = None,
+        router: str = "dense",
         max_context_tokens: int | None = None,
         overflow: str = "drop",
         on_miss: str = "compile",
@@ -100,8 +102,9 @@ class QVPIC:
             Part of the prefix that pages are compiled under, so another one needs another bank.
         top_k, max_context_tokens, overflow, on_miss, max_waiting
             See :class:`~qvpic_rag.config.RequestConfig`.
-        alpha, budget
-            See :class:`~qvpic_rag.config.RouteConfig`.
+        alpha, budget, token_budget, router
+            See :class:`~qvpic_rag.config.RouteConfig`. With ``router="hybrid"``, :meth:`ingest` also stores what that
+            needs of every page: about 2 KB per token of its text.
         device, dtype, trust_remote_code, revision
             See :func:`~qvpic_rag.models.load_model`.
         namespace : str
@@ -128,7 +131,7 @@ class QVPIC:
         if not isinstance(batch_size, int) or batch_size < 1:
             raise ConfigError(f"batch_size must be a whole number from 1, not {batch_size!r}.")
         request = RequestConfig(top_k, max_context_tokens, overflow, on_miss, max_waiting)
-        routing = RouteConfig(alpha, budget)
+        routing = RouteConfig(alpha, budget, token_budget, router)
         known = Bank.recipe_at(bank)
         renderer = Renderer(profile_of(profile, known, model), strict=strict)
         resolutions = check_dpis(dpis or (known.dpis if known else _DEFAULT_DPIS))
@@ -150,6 +153,8 @@ class QVPIC:
             embedder or (known.embedder if known else ("demo" if model in BUNDLED else "BAAI/bge-m3")),
             device=str(loaded.device),
         )
+        if router == "hybrid":
+            vectors.signals([])  # refuses an embedder that cannot, before a bank is made with it
         recipe = make_recipe(loaded, template, renderer, vectors, resolutions, forms)
         # A bank that may only be read is opened, not created.
         if known is None:
@@ -213,10 +218,10 @@ class QVPIC:
         else:
             raise InputError(f"Give paths or Document records to ingest, not {type(documents).__name__}.")
         if callable(progress):
-            report = ingest(self._engine, documents_of(items, stdin), progress)
+            report = ingest(self._engine, documents_of(items, stdin), progress, router=self._route.router)
         else:
             with bar("Compiling", "pages", enabled=progress) as update:
-                report = ingest(self._engine, documents_of(items, stdin), update)
+                report = ingest(self._engine, documents_of(items, stdin), update, router=self._route.router)
         for failure in report.failed:  # a caller who does not look at the report should still hear of it
             _log.warning("not ingested: %s", failure.error)
         return report

@@ -61,11 +61,14 @@ class _Tally:
     compiled: int = 0
 
 
-def ingest(engine: Engine, items: Iterable[Document | Failure | LeftOut], progress: Progress) -> IngestReport:
+def ingest(
+    engine: Engine, items: Iterable[Document | Failure | LeftOut], progress: Progress, *, router: str = "dense"
+) -> IngestReport:
     """Store documents; unchanged ones are skipped, changed ones replaced, unreadable ones listed.
 
     Blocks are stored as they are compiled and documents as soon as their window is complete, so an interrupted ingest
-    continues where it stopped when it is run again.
+    continues where it stopped when it is run again. ``router="hybrid"`` also stores what hybrid routing needs of every
+    page in the bank that lacks it.
     """
     start, tally = time.perf_counter(), _Tally()
     plan = list(_plan(engine, items, tally))
@@ -78,6 +81,8 @@ def ingest(engine: Engine, items: Iterable[Document | Failure | LeftOut], progre
         done += sum(len(item.pages) for item in window)
     progress(done, total, "")
     engine.refresh_index()
+    if router == "hybrid":
+        engine.signals.prepare(total, progress)
     return IngestReport(
         added=tuple(tally.added),
         replaced=tuple(tally.replaced),

@@ -134,18 +134,30 @@ def _pages(
     pages = None if question.context is None else given(engine, question.context)
     if pages is not None:  # they are known before the question is embedded, though not yet which are promoted
         loader.prefetch([engine.key(page, engine.low) for page in pages.values()])
-    vector = engine.embedder.encode([question.query], query=True)[0]
+    hybrid = question.route.router == "hybrid"
+    if hybrid:
+        vectors, signals = engine.embedder.signals([question.query], query=True)
+    else:
+        vectors = engine.embedder.encode([question.query], query=True)
+    vector = vectors[0]
     clock.lap("embed")
     found = retrieved(engine, vector, question.request.top_k) if pages is None else scored(engine, vector, pages)
     clock.lap("search")
-    decisions = route([score for _, score in found], question.route)
+    note = ""
+    if hybrid:
+        found, made = engine.signals.scored(signals[0], found)
+        if made and pages is None:
+            note = f"What hybrid routing needs of {made} page(s) is not stored; ingest with router='hybrid' stores it."
+    extra = None if question.route.token_budget is None else [engine.extra_tokens(page) for page, _ in found]
+    decisions = route([score for _, score in found], question.route, extra)
     clock.lap("route")
     routed = [(page, score, decision) for (page, score), decision in zip(found, decisions, strict=True)]
     entries = stored(engine, loader, routed, question.request.on_miss)
     clock.lap("load")
     ready = [entry for entry in entries if isinstance(entry, LoadedPage)]
     low = sum(entry.decision.promoted and entry.dpi == engine.low for entry in ready)
-    note = f"The high resolution of {low} page(s) is not stored; the low one was read." if low else ""
+    if low:
+        note = f"The high resolution of {low} page(s) is not stored; the low one was read."
     if len(ready) == len(entries):
         return ready, [], note
     loaded, digests, problem = compiled(engine, loader, entries)

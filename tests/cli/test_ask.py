@@ -81,6 +81,14 @@ def test_what_is_printed_is_unaltered(run: Run, bank: Path, tmp_path: Path) -> N
     assert f"{source.as_posix()}, page 1" in result.err
 
 
+def test_a_token_budget(run: Run, demo_bank: Path) -> None:
+    options = ("--bank", demo_bank, "--alpha", 1, "--json")
+    none = run("ask", QUESTION, *options, "--token-budget", 0).json["usage"]["context_tokens"]
+    some = run("ask", QUESTION, *options, "--token-budget", 100).json
+    assert 0 < some["usage"]["context_tokens"] - none <= 100
+    assert any(page["promoted"] for page in some["pages"])
+
+
 @pytest.mark.parametrize("question", ["", " ", "\n\t"])
 def test_an_empty_question(run: Run, demo_bank: Path, question: str) -> None:
     result = run("ask", question, "--bank", demo_bank)
@@ -94,6 +102,9 @@ def test_an_empty_question(run: Run, demo_bank: Path, question: str) -> None:
         (("--top-k", 0), "top_k"),
         (("--alpha", 1.5), "alpha"),
         (("--budget", -1), "budget"),
+        (("--token-budget", -1), "token_budget"),
+        (("--router", "sparse"), "router must be one of dense, hybrid"),
+        (("--router", "hybrid"), "The embedder 'demo' has no lexical and multi-vector heads"),
         (("--max-new-tokens", 0), "max_new_tokens"),
         (("--temperature", -1), "temperature"),
         (("--max-new-tokens", 10**5), "lower max_new_tokens"),

@@ -13,6 +13,7 @@ import pytest
 from qvpic_rag import Bank
 from qvpic_rag.bank import blockfile
 from tests.cli.conftest import Run
+from tests.embed.small import save_bge
 
 REPORT = {"added", "replaced", "repaired", "unchanged", "failed", "left_out", "pages", "compiled", "seconds"}
 
@@ -50,6 +51,18 @@ def test_storage_of_a_new_bank(run: Run, note: Path) -> None:
     result = run("ingest", note, "--bank", bank, "--storage", "int8")
     assert result.code == 2
     assert "another storage format: it holds int4,int8" in result.err
+
+
+def test_what_hybrid_routing_needs_is_stored(run: Run, note: Path, tmp_path: Path) -> None:
+    bank, embedder = tmp_path / "hybrid", save_bge(tmp_path / "bge")
+    hybrid = ("--bank", bank, "--router", "hybrid")
+    assert "'demo' has no lexical" in run("ingest", note, *hybrid, "--model", "demo").error
+    assert not bank.exists()
+    result = run("ingest", note, *hybrid, "--model", "demo", "--embedder", embedder)
+    assert (result.code, result.err) == (0, "")
+    assert len(list((bank / "index").glob("*.signals/*"))) == 1
+    assert run("ask", "Where is Omar Reyes?", *hybrid, "--json").json["note"] == ""
+    assert sources(bank) == [note.as_posix()]
 
 
 def test_a_file_that_is_gone_is_pointed_out(run: Run, note: Path, bank: Path) -> None:

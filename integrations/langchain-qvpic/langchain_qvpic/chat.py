@@ -63,12 +63,14 @@ class ChatQVPIC(BaseChatModel):
     stop: str | list[str] | None = None
     streaming: bool = False
     embedder: str | None = None
+    router: str | None = None
     render_profile: str | RenderProfile | None = None
     dpis: tuple[int, int] | None = None
     storage: str | tuple[str, str] | None = None
     system_prompt: str | None = None
     alpha: float | None = None
     budget: int | None = None
+    token_budget: int | None = None
     max_context_tokens: int | None = None
     overflow: str | None = None
     on_miss: str | None = None

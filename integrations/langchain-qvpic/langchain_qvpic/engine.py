@@ -19,6 +19,7 @@ class BankOptions(TypedDict, total=False):
     """
 
     embedder: str | None
+    router: str | None
     render_profile: str | RenderProfile | None
     dpis: tuple[int, int] | None
     storage: str | tuple[str, str] | None
@@ -39,6 +40,7 @@ class EngineOptions(BankOptions, total=False):
 
     alpha: float | None
     budget: int | None
+    token_budget: int | None
     max_context_tokens: int | None
     overflow: str | None
     on_miss: str | None

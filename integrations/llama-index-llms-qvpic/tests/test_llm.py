@@ -171,7 +171,17 @@ def test_unknown_options_are_refused() -> None:
         QVPICLLM(model="demo", bank="b", top_k=3)
 
 
-@pytest.mark.parametrize("wrong", [{"alpha": 5}, {"budget": -1}, {"overflow": "fall"}, {"temperature": -1.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"alpha": 5},
+        {"budget": -1},
+        {"token_budget": -1},
+        {"router": "sparse"},
+        {"overflow": "fall"},
+        {"temperature": -1.0},
+    ],
+)
 def test_wrong_options_are_refused_at_once(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         QVPICLLM(model="demo", bank="b", **wrong)

@@ -60,6 +60,9 @@ class QVPICLLM(EngineOptions, LLM):
 
     alpha: float = Field(default=0.65, description="Share of the relevance that is read at high resolution.")
     budget: int = Field(default=4, description="Pages read at high resolution at most.")
+    token_budget: int | None = Field(
+        default=None, description="Tokens that high resolutions may add at most, in place of `budget`."
+    )
     max_context_tokens: int | None = Field(default=None, description="Limit below the model's own context length.")
     overflow: str = Field(default="drop", description="What happens to pages that do not fit: `drop` or `error`.")
     on_miss: str = Field(
@@ -75,7 +78,7 @@ class QVPICLLM(EngineOptions, LLM):
     @model_validator(mode="after")
     def _in_range(self) -> Self:
         """Refuse wrong numbers here; models and banks are looked at when they are first used."""
-        RouteConfig(self.alpha, self.budget)
+        RouteConfig(self.alpha, self.budget, self.token_budget, self.router)
         RequestConfig(
             max_context_tokens=self.max_context_tokens,
             overflow=self.overflow,
@@ -90,6 +93,7 @@ class QVPICLLM(EngineOptions, LLM):
             **super()._engine_options(),
             "alpha": self.alpha,
             "budget": self.budget,
+            "token_budget": self.token_budget,
             "max_context_tokens": self.max_context_tokens,
             "overflow": self.overflow,
             "on_miss": self.on_miss,

@@ -26,6 +26,7 @@ class EngineOptions(BaseComponent):
     model: str = Field(description="`demo`, a model folder, or a hub id.")
     bank: str = Field(description="Folder of the bank; made where there is none.")
     embedder: str | None = Field(default=None, description="What pages are routed by; see QVPIC.from_pretrained.")
+    router: str = Field(default="dense", description="What pages are scored by: `dense`, or `hybrid` with BGE-M3.")
     profile: str | RenderProfile | None = Field(default=None, description="How text is rendered.")
     dpis: tuple[int, int] | None = Field(default=None, description="Low and high resolution, dots per inch.")
     storage: str | tuple[str, str] | None = Field(
@@ -56,6 +57,7 @@ class EngineOptions(BaseComponent):
             "model": self.model,
             "bank": self.bank,
             "embedder": self.embedder,
+            "router": self.router,
             "profile": self.profile,
             "dpis": self.dpis,
             "storage": self.storage,
