@@ -36,6 +36,7 @@ fi
     if command -v nvidia-smi > /dev/null; then nvidia-smi; else echo "no nvidia-smi"; fi
 } > "$out/environment.txt"
 
+rm -f "$out/ttft.md" # of an earlier run
 last=0
 last_pages=1
 for pages in ${PAGES:-10 4 20}; do
@@ -56,6 +57,5 @@ for pages in ${PAGES:-10 4 20}; do
     }
     last=$(($(date +%s) - before))
     last_pages=$pages
+    { cat "$out/pages-$pages/ttft.md" && echo; } | tee -a "$out/ttft.md"
 done
-cat "$out"/pages-*/ttft.md > "$out/ttft.md"
-cat "$out/ttft.md"

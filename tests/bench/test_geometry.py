@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from transformers import AutoModelForImageTextToText
 
+from qvpic_rag.baselines import FullPrefill
 from qvpic_rag.bench.geometry import GEOMETRIES, find_geometry
 from qvpic_rag.bench.random_model import build_model, empty_model, image_processor, token_ids
 from qvpic_rag.errors import ConfigError
@@ -43,8 +47,6 @@ def test_size_and_kv_bytes_are_the_published_ones(name: str) -> None:
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_pages_have_the_visual_tokens_of_their_patches(name: str) -> None:
     """A page of 992 x 1404 pixels, rounded to whole visual tokens."""
-    from PIL import Image
-
     geometry = find_geometry(name)
     processor = image_processor(geometry)
     grid = processor(images=[Image.new("RGB", (992, 1404), "white")], return_tensors="pt")["image_grid_thw"][0].tolist()
@@ -114,3 +116,28 @@ def test_the_template_is_the_familys() -> None:
     assert text(template.prefix) == "[gMASK]<sop><|user|>\n"
     assert text(template.page(2)) == "<|begin_of_image|><|image|><|image|><|end_of_image|>"
     assert text(template.suffix([Message("user", "Who?")])) == "Who?<|assistant|>\n"
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_random_weights_give_finite_logits(name: str) -> None:
+    """Every architecture with its rotary sections and special tokens, a few layers of it, and narrow."""
+    geometry = find_geometry(name)
+    narrow = {"num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 64, "vocab_size": 512}
+    vision = {"hidden_size": 32, "num_heads": 2, "intermediate_size": 48, "out_hidden_size": 256}
+    small = replace(
+        geometry,
+        text={**geometry.text, **narrow, "hidden_size": 256},
+        vision={**geometry.vision, **vision},
+        pixels=(56 * 56, 28 * 28 * 64),
+    )
+    model = build_model(small, name=name, scale=0.125, device=torch.device("cpu"), dtype="bfloat16")
+    template = ChatTemplate(model)
+    pictures = [Image.new("RGB", (112, 112), "white")] * 2
+    request = FullPrefill(model, template).prompt(template.suffix([Message("user", "Who?")]), pictures, new_tokens=1)
+    with torch.no_grad():
+        logits = model.model(
+            input_ids=request.token_ids, position_ids=model.position_argument(request.positions), **request.extra
+        ).logits
+    assert logits.shape == (1, request.token_ids.shape[1], 512)
+    assert logits.isfinite().all()
+    assert logits.std() > 0.1

@@ -1,24 +1,18 @@
-"""First tokens at the tiny geometry: what is timed is right, and the command says what it found."""
+"""First tokens at the tiny geometry: what is timed is right, and so are the figures made of it."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from qvpic_rag.bench.ttft import TEXT_TOKENS, Workload, build_requests, measure
+from qvpic_rag.bench.ttft import Workload, build_requests, measure
 from qvpic_rag.bench.ttft_figures import Spread, TtftFigures, spread
 from qvpic_rag.bench.ttft_requests import Clock
-from qvpic_rag.cli import app
 from qvpic_rag.errors import ConfigError, ContextOverflowError
 
-SCRIPT = Path(__file__).parents[2] / "tools" / "gpu_eval.sh"
-METHODS = ["full@120", "full@72", "full@text", "pic@text/native", "qvpic"]
 CPU = torch.device("cpu")
 
 
@@ -104,108 +98,15 @@ def test_too_many_pages_are_refused_before_anything_is_built() -> None:
     assert steps == ["drawing pages"]
 
 
-def test_the_command_writes_table_and_figures(tmp_path: Path) -> None:
-    options = ["--geometry", "tiny", "--pages", "1", "--rounds", "1", "--text-tokens", "50", "--device", "cpu"]
-    result = CliRunner().invoke(app, ["bench", "ttft", *options, "--out", str(tmp_path / "out")])
-    assert result.exit_code == 0, result.output
-    assert (tmp_path / "out" / "ttft.md").read_text(encoding="utf-8") == result.stdout
-    found = json.loads((tmp_path / "out" / "ttft.json").read_text(encoding="utf-8"))
-    assert list(found["methods"]) == METHODS
-    assert found["settings"]["promoted"] == 1
-    assert all(f"| {method} |" in result.stdout for method in METHODS)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--geometry", "huge"], "geometry must be one of glm-4.1v-9b"),
-        (["--dpis", "72"], "--dpis must be two whole numbers"),
-        (["--geometry", "tiny", "--device", "warp"], "'warp' cannot be used"),
-        (["--geometry", "tiny", "--out", "/dev/null/here"], "cannot be made"),
-    ],
-)
-def test_wrong_usage_is_one_sentence(options: list[str], message: str) -> None:
-    result = CliRunner().invoke(app, ["bench", "ttft", *options])
-    assert result.exit_code == 2
-    assert message in result.stderr
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without")
-def test_a_missing_accelerator_is_named() -> None:
-    result = CliRunner().invoke(app, ["bench", "ttft", "--geometry", "tiny", "--device", "cuda"])
-    assert result.exit_code == 2
-    assert "Device 'cuda' cannot be used here" in result.stderr
-
-
-def test_the_default_of_the_command_is_the_measured_one() -> None:
-    result = CliRunner().invoke(app, ["bench", "ttft", "--help"], env={"COLUMNS": "200"})
-    assert f"{TEXT_TOKENS} on the median full page" in " ".join(result.output.split())
-
-
-# Stands for the command in the script's tests: notes what it was asked for, and leaves a table.
-RECORDER = """#!/bin/sh
-echo "$*" >> "$0.asked"
-while [ $# -gt 0 ]; do
-    if [ "$1" = --pages ]; then pages=$2; fi
-    if [ "$1" = --out ]; then out=$2; fi
-    shift
-done
-sleep "${TAKES:-0}"
-mkdir -p "$out"
-echo "table of $pages" > "$out/ttft.md"
-"""
-
-
-def run_script(folder: Path, **variables: str) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
-    """The script's result, and the arguments of each command that it started."""
-    command = folder / "qvpic"
-    command.write_text(RECORDER, encoding="utf-8")
-    command.chmod(0o755)
-    result = subprocess.run(
-        ["sh", str(SCRIPT), str(folder / "out")],
-        env=os.environ | variables | {"QVPIC": str(command)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    asked = Path(f"{command}.asked").read_text(encoding="utf-8").splitlines()
-    return result, [line.split() for line in asked]
-
-
-def test_the_script_measures_every_number_of_pages(tmp_path: Path) -> None:
-    small = {"GEOMETRY": "tiny", "DEVICE": "cpu", "DTYPE": "float32", "ROUNDS": "1"}
-    result, asked = run_script(tmp_path, PAGES="2 1", **small)
-    assert result.returncode == 0, result.stderr
-    assert set(result.stdout.splitlines()) == {"table of 1", "table of 2"}
-    assert (tmp_path / "out" / "environment.txt").read_text(encoding="utf-8")
-    assert [row[row.index("--pages") + 1] for row in asked] == ["2", "1"]
-    # The command really takes these arguments.
-    result = CliRunner().invoke(app, asked[1])
-    assert result.exit_code == 0, result.output
-    found = json.loads((tmp_path / "out" / "pages-1" / "ttft.json").read_text(encoding="utf-8"))
-    assert (found["settings"]["geometry"], found["settings"]["dtype"]) == ("tiny", "float32")
-
-
-def test_the_script_measures_the_whole_model_on_an_accelerator_by_default(tmp_path: Path) -> None:
-    result, asked = run_script(tmp_path, PAGES="10")
-    assert result.returncode == 0, result.stderr
-    defaults = "--geometry glm-4.1v-9b --scale 1 --pages 10 --device cuda --dtype bfloat16 --rounds 10"
-    assert " ".join(asked[0][:-1]) == f"bench ttft {defaults} --out"
-
-
-def test_the_script_leaves_out_what_would_take_too_long(tmp_path: Path) -> None:
-    result, asked = run_script(tmp_path, PAGES="1 9", TAKES="2", LIMIT="9")
-    assert result.returncode == 0, result.stderr
-    assert len(asked) == 1
-    assert "9 pages are left out" in result.stderr
-
-
-def test_the_script_ends_a_command_that_hangs(tmp_path: Path) -> None:
-    result, _ = run_script(tmp_path, PAGES="1", TAKES="60", LIMIT="1")
-    assert result.returncode == 124
-    assert "stopped after" in result.stderr
-
-
-def test_the_script_wants_one_folder() -> None:
-    result = subprocess.run(["sh", str(SCRIPT)], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr) == (2, "usage: tools/gpu_eval.sh OUT\n")
+@pytest.mark.gpu
+def test_an_accelerator_reads_pinned_blocks_and_finds_the_same_token() -> None:
+    workload = Workload("tiny", pages=2, promoted=1, text_tokens=100)
+    there, _ = build_requests(workload, device="cuda", dtype="float32", say=silent)
+    here, _ = build_requests(workload, device="cpu", dtype="float32", say=silent)
+    clock = Clock(torch.device("cuda"))
+    found = there.qvpic(clock)
+    assert found.context == here.qvpic(Clock(CPU)).context
+    one, _ = build_requests(replace(workload, pages=1), device="cuda", dtype="float32", say=silent)
+    assert one.qvpic(clock) == one.full_pictures("high", clock)
+    there.transfer(clock)
+    assert clock.stages["load"] > 0
