@@ -14,6 +14,7 @@ import torch
 import transformers
 
 import qvpic_rag
+from qvpic_rag.console import counted
 
 __all__ = ["QVPIC_METHOD", "Spread", "TtftFigures", "environment", "spread"]
 
@@ -139,8 +140,8 @@ class TtftFigures:
         lines = [
             f"{given['geometry']} at scale {given['scale']:g}: {given['layers']} decoder and {given['vision_layers']} "
             f"vision layers, {given['parameters'] / 1e9:.2f} billion random parameters, {given['dtype']} on {where}. "
-            f"{given['pages']} pages, {given['promoted']} of them promoted, {given['rounds']} rounds; medians, with "
-            "quartiles in brackets.",
+            f"{counted(given['pages'], 'page')}, {given['promoted']} promoted, {counted(given['rounds'], 'round')}; "
+            "medians, with quartiles in brackets.",
             "",
             "| method | context tokens | first token, ms | over QV-PIC | without preparing pictures |",
             "| --- | --- | --- | --- | --- |",
