@@ -40,7 +40,10 @@ ALLOWED = {
         "assemble", "bank", "compile", "documents", "embed", "generate",
         "index", "progress", "relevance", "render", "route", "template",
     },
-    "bench": {"assemble", "bank", "bank_cli", "cache", "console", "progress"},
+    "bench": {
+        "assemble", "bank", "bank_cli", "baselines", "cache", "compile", "console",
+        "generate", "progress", "render", "route", "template",
+    },
     "demo": {"pipeline", "baselines"},
     "reader": {
         "assemble", "baselines", "compile", "console", "generate", "intervals", "render", "template",
