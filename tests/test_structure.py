@@ -35,7 +35,7 @@ ALLOWED = {
     "compile": {"template"},
     "assemble": {"cache"},
     "generate": {"assemble", "cache", "detokenize"},
-    "baselines": {"assemble", "cache", "compile", "embed", "generate", "render", "route", "template"},
+    "baselines": {"assemble", "cache", "compile", "embed", "generate", "relevance", "render", "route", "template"},
     "pipeline": {
         "assemble", "bank", "compile", "documents", "embed", "generate",
         "index", "progress", "relevance", "render", "route", "template",

@@ -31,7 +31,7 @@ class QvPic(Method):
         self.name = name
         self._subject, self._dpis, self._config = subject, check_dpis(dpis), config
         self._conditioning = Conditioning(conditioning)
-        self._blocks, self._ranking = Blocks(subject), Ranking(subject)
+        self._blocks, self._ranking = Blocks(subject), Ranking(subject, hybrid=config.router == "hybrid")
 
     def prepare(self, pages: Sequence[Page], before: str) -> Offline:
         """Embed the pages and compile them at both resolutions."""
@@ -47,14 +47,14 @@ class QvPic(Method):
     def answer(self, request: Request) -> Answer:
         """Score, route, link, and prefill the question."""
         model, clock = self._subject.model, Clock()
-        vector = self._ranking.query(request.query)
+        query = self._ranking.query(request.query)
         clock.lap("embed")
-        scores = self._ranking.scores(request.pages, vector)
-        decisions = route(scores, self._config)
+        condition = self._conditioning.ids(self._subject, request.before)
+        scores = self._ranking.scores(request.pages, query)
+        decisions = route(scores, self._config, self._extra_tokens(request.pages, condition))
         overs = [self._dpis[decision.promoted] for decision in decisions]
         clock.lap("route")
         prompts = self._conditioning.prompts(self._subject)
-        condition = self._conditioning.ids(self._subject, request.before)
         blocks = self._blocks.link(prompts, request.before, request.pages, overs, condition)
         tail = prompts.tail(request.after)
         check_fits(model, sum(block.tokens for block in blocks), len(tail), request.generation)
@@ -70,3 +70,10 @@ class QvPic(Method):
             )
         )  # fmt: skip
         return finish_linked(model, context, tail, request.generation, clock, routed)
+
+    def _extra_tokens(self, pages: Sequence[Page], condition: tuple[int, ...]) -> list[int]:
+        low, high = self._dpis
+        return [
+            self._blocks.get(page, high, condition).tokens - self._blocks.get(page, low, condition).tokens
+            for page in pages
+        ]

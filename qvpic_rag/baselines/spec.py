@@ -9,12 +9,13 @@
 | ``topK@text`` | only the text of the K nearest pages, full prefill |
 | ``qvpic[@L-H][/C][+alpha=A][+budget=B]`` | QV-PIC at resolutions L and H (72-120) |
 
-D is ``text`` or a resolution in DPI; C is ``native``, ``native-short``, ``prefix-free`` or ``dummy-K``.
+A setting of QV-PIC's router may also be ``+token_budget=N`` or ``+router=hybrid``. D is ``text`` or a resolution in DPI; C is ``native``, ``native-short``, ``prefix-free`` or ``dummy-K``.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from qvpic_rag.baselines.base import Method
 from qvpic_rag.baselines.blocks import TEXT
@@ -34,6 +35,9 @@ _OVER = re.compile(r"(full|prefix|pic|epic([1-9][0-9]{0,5}))@(text|[1-9][0-9]{1,
 _TOP = re.compile(r"top([1-9][0-9]{0,3})@text")
 _QVPIC = re.compile(r"qvpic(?:@([1-9][0-9]{1,2})-([1-9][0-9]{1,2}))?(?:/([a-z0-9-]+))?((?:\+[a-z_]+=[a-z0-9.]+)*)")
 _FORMS = "full@D, prefix@D, pic@D/C, epicK@D, topK@text or qvpic[@L-H][/C][+alpha=A][+budget=B]"
+_SETTINGS: dict[str, Callable[[str], float | int | str]] = {
+    "alpha": float, "budget": int, "token_budget": int, "router": str,
+}  # fmt: skip
 
 
 def needs_embedder(spec: str) -> bool:
@@ -72,13 +76,13 @@ def make_method(spec: str, subject: Subject) -> Method:
 
 
 def _route_config(spec: str, settings: str) -> RouteConfig:
-    values: dict[str, float | int] = {}
+    values: dict[str, float | int | str] = {}
     for setting in settings.split("+")[1:]:
         name, _, value = setting.partition("=")
         try:
-            values[name] = {"alpha": float, "budget": int}[name](value)
+            values[name] = _SETTINGS[name](value)
         except KeyError:
-            raise ConfigError(f"Method {spec!r} sets {name}; alpha and budget can be set.") from None
+            raise ConfigError(f"Method {spec!r} sets {name}; {', '.join(_SETTINGS)} can be set.") from None
         except ValueError:
             raise ConfigError(f"Method {spec!r} sets {name} to {value}, which is not a number of its kind.") from None
     return RouteConfig(**values)  # type: ignore[arg-type]
