@@ -45,6 +45,8 @@ class Plan:
         for name in ("timed", "served"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be at least 0, not {getattr(self, name)}.")
+        if self.repeats < 1 or not self.callers or min(self.callers) < 1:
+            raise ConfigError(f"repeats and callers must be at least 1, not {self.repeats} and {self.callers}.")
 
 
 def run(
@@ -102,15 +104,17 @@ class _Run:
 
     def _group(self, group: str, members: list[Example]) -> None:
         todo = [method for method in self.methods if self._missing(method, members)]
-        ready = [method for method in todo if self._prepare(method, group, members)]
+        for method in todo:
+            self._prepare(method, group, members)
         for example in members:
             for method in self.methods:
-                if method in ready and (example.id, method.name) not in self.done["answers"]:
+                key = (example.id, method.name)
+                if method in todo and key not in self.done["answers"] and key not in self.failed:
                     self._answer(method, example)
                 self.finished += 1
                 self.progress(self.finished, self.total, example.id)
             if example.id in self.timed:
-                self._time(ready, example)
+                self._time(todo, example)
         for method in todo:
             method.forget()
 
@@ -127,19 +131,19 @@ class _Run:
                 return True
         return False
 
-    def _prepare(self, method: Method, group: str, members: list[Example]) -> bool:
+    def _prepare(self, method: Method, group: str, members: list[Example]) -> None:
         pages, seconds, nbytes = 0, 0.0, 0
-        try:
-            for example in members:
+        for example in members:
+            if (example.id, method.name) in self.failed:
+                continue
+            try:
                 cost = method.prepare(example.pages, example.before)
-                pages, seconds, nbytes = pages + cost.pages, seconds + cost.seconds, nbytes + cost.nbytes
-        except FAILURES as error:
-            for example in members:
+            except FAILURES as error:
                 self._failure(method, example, error)
-            return False
+            else:
+                pages, seconds, nbytes = pages + cost.pages, seconds + cost.seconds, nbytes + cost.nbytes
         if pages and (group, method.name) not in self.done["offline"]:
             self.folder.append("offline", OfflineCost(group, method.name, pages, seconds, nbytes))
-        return True
 
     def _answer(self, method: Method, example: Example) -> None:
         try:
@@ -184,7 +188,9 @@ def _rotated(methods: Sequence[Method], by: int) -> Iterator[Method]:
 
 def _answered(method: Method, example: Example, answer: Answer) -> Answered:
     found = score(answer.text, example.answers, example.scoring)
-    places = {page.digest: place for place, page in enumerate(example.pages)}
+    places: dict[str, list[int]] = {}  # pages may look alike; routes have them in the same order
+    for place, page in enumerate(example.pages):
+        places.setdefault(page.digest, []).append(place)
     return Answered(
         example=example.id,
         method=method.name,
@@ -200,7 +206,7 @@ def _answered(method: Method, example: Example, answer: Answer) -> Answered:
         total=answer.timing.total,
         route=tuple(
             {
-                "place": places[page.page_id],
+                "place": places[page.page_id].pop(0),
                 "dpi": page.dpi,
                 "score": page.score,
                 "rank": page.rank,
