@@ -82,8 +82,8 @@ class _Run:
         self.done = {kind: folder.done(kind) for kind in ("examples", "answers", "timing", "offline", "served")}
         answers = (row for row in folder.rows("answers") if isinstance(row, Answered))
         self.failed = {(row.example, row.method) for row in answers if row.error}
-        step = len(examples) / plan.timed if plan.timed else 0.0
-        self.timed = {examples[int(place * step)].id for place in range(min(plan.timed, len(examples)))}
+        count = min(plan.timed, len(examples))
+        self.timed = {examples[place * len(examples) // count].id for place in range(count)}
         self.total = len(examples) * len(methods)
         self.finished = 0
 
