@@ -128,6 +128,15 @@ def test_methods_grow_and_a_model_may_have_moved(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "run.lock"]
 
 
+def test_the_embedder_comes_with_the_first_method_that_needs_one(tmp_path: Path) -> None:
+    for methods, embedder, expected in (("a", None, None), ("b", "demo", "demo"), ("c", None, "demo")):
+        with RunFolder.create(tmp_path, settings(methods, embedder=embedder)) as folder:
+            assert folder.settings["embedder"] == expected
+    with pytest.raises(ConfigError, match="holds a run with embedder 'demo', not 'other'"):
+        RunFolder.create(tmp_path, settings("a", embedder="other"))
+    assert RunFolder.open(tmp_path).settings["methods"] == ["a", "b", "c"]
+
+
 def test_records_without_settings_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "answers.jsonl").write_text("precious")
     with pytest.raises(ConfigError, match=r"holds answers.jsonl but no run.json; use another --out"):
