@@ -104,7 +104,7 @@ def test_one_process_writes(tmp_path: Path) -> None:
         ({"suite__more": True}, "suite.more None, not True"),
         ({"model__fingerprint": "beef"}, "model.fingerprint 'f00d', not 'beef'"),
         ({"model__dtype": "bfloat16"}, "model.dtype 'float32', not 'bfloat16'"),
-        ({"embedder": None}, "embedder 'demo', not None"),
+        ({"embedder": "other"}, "embedder 'demo', not 'other'"),
         ({"environment__cores": 4}, "environment.cores 2, not 4"),
     ],
 )
