@@ -84,6 +84,7 @@ class _Run:
         self.failed = {(row.example, row.method) for row in answers if row.error}
         count = min(plan.timed, len(examples))
         self.timed = {examples[place * len(examples) // count].id for place in range(count)}
+        self.warm: set[tuple[str, str]] = set()  # answered in this process
         self.total = len(examples) * len(methods)
         self.finished = 0
 
@@ -113,23 +114,20 @@ class _Run:
                     self._answer(method, example)
                 self.finished += 1
                 self.progress(self.finished, self.total, example.id)
-            if example.id in self.timed:
-                self._time(todo, example)
+            self._time([method for method in todo if self._untimed(method, example)], example)
         for method in todo:
             method.forget()
 
     def _missing(self, method: Method, members: list[Example]) -> bool:
-        for example in members:
-            key = (example.id, method.name)
-            if key not in self.done["answers"]:
-                return True
-            if (
-                example.id in self.timed
-                and key not in self.failed
-                and any((*key, repeat) not in self.done["timing"] for repeat in range(self.plan.repeats))
-            ):
-                return True
-        return False
+        return any(
+            (example.id, method.name) not in self.done["answers"] or self._untimed(method, example)
+            for example in members
+        )
+
+    def _untimed(self, method: Method, example: Example) -> bool:
+        key = (example.id, method.name)
+        wanted = example.id in self.timed and key not in self.failed
+        return wanted and any((*key, repeat) not in self.done["timing"] for repeat in range(self.plan.repeats))
 
     def _prepare(self, method: Method, group: str, members: list[Example]) -> None:
         pages, seconds, nbytes = 0, 0.0, 0
@@ -151,6 +149,7 @@ class _Run:
         except FAILURES as error:
             self._failure(method, example, error)
         else:
+            self.warm.add((example.id, method.name))
             self.folder.append("answers", _answered(method, example, answer))
 
     def _failure(self, method: Method, example: Example, error: Exception) -> None:
@@ -164,9 +163,11 @@ class _Run:
         """Methods take turns, in another order each round, so that what disturbs the machine disturbs all of them."""
         request = request_of(example)
         request = replace(request, generation=replace(request.generation, max_new_tokens=1))
-        chosen = [method for method in methods if (example.id, method.name) not in self.failed]
+        for method in methods:
+            if (example.id, method.name) not in self.warm:  # answered before the run was taken up again
+                method.answer(request)
         for repeat in range(self.plan.repeats):
-            for method in _rotated(chosen, repeat):
+            for method in _rotated(methods, repeat):
                 if (example.id, method.name, repeat) in self.done["timing"]:
                     continue
                 answer = method.answer(request)
