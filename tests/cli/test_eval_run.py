@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from qvpic_rag.baselines.base import Request
+from qvpic_rag.baselines.full import Full
 from qvpic_rag.demo import demo_documents
 from qvpic_rag.evaluation.rundir import RunFolder
+from qvpic_rag.records import Answer
 from tests.cli.conftest import Run
 
 SMALL = ("--suite", "facts", "--questions", 2, "--pages", 2, "--timed", 1, "--served", 2)
@@ -64,6 +67,28 @@ def test_a_run_its_report_and_its_audit(run: Run, tmp_path: Path) -> None:
     assert (out / "audit").is_dir()
     # What was written beside the records does not keep a run from being gone on with.
     assert run(*command).code == 0
+
+
+def test_stopped_and_gone_on_with(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ("eval", "run", *SMALL, "--served", 0, "--methods", "full@72", "--device", "cpu", "--out", tmp_path)
+    answer, asked = Full.answer, 0
+
+    def stopped(self: Full, request: Request) -> Answer:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            raise KeyboardInterrupt
+        return answer(self, request)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Full, "answer", stopped)
+        result = run(*command)
+    assert (result.code, result.out) == (1, "")
+    assert result.err == "Interrupted; what was stored stays, run the same command again to go on.\n"
+    assert (len(rows(tmp_path, "answers")), len(rows(tmp_path, "timing"))) == (1, 1)
+    assert run("eval", "report", tmp_path).code == 0
+    assert run(*command).code == 0
+    assert (len(rows(tmp_path, "answers")), len(rows(tmp_path, "timing"))) == (2, 3)
 
 
 def test_two_models(run: Run, tmp_path: Path) -> None:
