@@ -35,18 +35,14 @@ class RenderedPages:
         self._renderers = {
             literal: Renderer(replace(profile, newline="literal") if literal else profile) for literal in (False, True)
         }
-        self._literal: set[str] = set()
 
     def pages(self, text: str, source: str, *, literal: bool = False) -> list[Page]:
         """A text's pages; ``literal`` draws newlines as red backslash-n, whatever the profile says."""
-        found = self._renderers[literal].pages(text, source)
-        if literal:
-            self._literal.update(page.digest for page in found)
-        return found
+        return self._renderers[literal].pages(text, source)
 
     def image(self, page: Page, dpi: int) -> Image.Image:
-        """A page of :meth:`pages` as a picture, RGB."""
-        return self._renderers[page.digest in self._literal].image(page, dpi)
+        """A page of :meth:`pages` as a picture, RGB; its lines say which newlines are drawn."""
+        return self._renderers[False].image(page, dpi)
 
     def fits_one(self, text: str) -> bool:
         """Whether a text is one page."""
@@ -78,7 +74,8 @@ class TextChunks:
 
     def fits_one(self, text: str) -> bool:
         """Whether a text is one chunk."""
-        return self._end(text.strip()) == len(text.strip())
+        text = text.strip()
+        return 0 < len(text) == self._end(text)
 
     def cut(self, text: str, tokens: int) -> tuple[str, bool]:
         """See :func:`~qvpic_rag.evaluation.cutting.cut_middle`."""
@@ -86,15 +83,22 @@ class TextChunks:
 
     def _end(self, text: str) -> int:
         """Where the first chunk of a text ends."""
-        # No token is longer than this many characters on average in a text that is worth reading; what is behind need
-        # not be tokenised again and again.
+        # Few texts have longer tokens than this on average; what is behind need not be tokenised again and again.
         head = text[: 16 * self._tokens]
-        offsets = self._tokenizer(head, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        if len(offsets) <= self._tokens and len(head) == len(text):
-            return len(text)
-        last = offsets[min(self._tokens, len(offsets)) - 1][1]
-        for mark in ("\n", " "):
-            place = head.rfind(mark, last // 2, last)
-            if place > 0:
-                return place + 1
-        return max(int(last), 1)
+        ends = self._ends(head)
+        if len(ends) <= self._tokens:
+            if len(head) == len(text):
+                return len(text)
+            last = len(head)
+        else:
+            last = ends[self._tokens - 1]
+        end = next((at + 1 for mark in "\n " if (at := head.rfind(mark, last // 2, last)) > 0), last)
+        # A character that is several tokens may stand across the limit, and what was cut may have other tokens alone.
+        while end > 1 and len(self._ends(head[:end].strip())) > self._tokens:
+            end -= 1
+        return max(end, 1)
+
+    def _ends(self, text: str) -> list[int]:
+        """Where each token's characters end."""
+        found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        return [int(end) for _, end in found["offset_mapping"]]

@@ -249,6 +249,8 @@ def _agreed(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     else:
         there, here = dict(_flat(held)), dict(_flat(settings))
         for name in [*there, *(name for name in here if name not in there)]:
+            if name == "embedder" and None in (there.get(name), here.get(name)):
+                continue  # it is loaded where a method needs it
             if name not in _FREE and there.get(name) != here.get(name):
                 raise ConfigError(
                     f"{path} holds a run with {name} {there.get(name)!r}, not {here.get(name)!r}; use another --out."
@@ -256,7 +258,8 @@ def _agreed(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
         more = [name for name in settings["methods"] if name not in held["methods"]]
         if not more:
             return held
-        agreed = {**held, "methods": held["methods"] + more}
+        embedder = held.get("embedder") or settings.get("embedder")
+        agreed = {**held, "methods": held["methods"] + more, "embedder": embedder}
     temporary = path / f".{secrets.token_hex(8)}.tmp"
     try:
         with temporary.open("w", encoding="utf-8") as file:

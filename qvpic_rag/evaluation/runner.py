@@ -45,6 +45,8 @@ class Plan:
         for name in ("timed", "served"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} must be at least 0, not {getattr(self, name)}.")
+        if self.repeats < 1 or not self.callers or min(self.callers) < 1:
+            raise ConfigError(f"repeats and callers must be at least 1, not {self.repeats} and {self.callers}.")
 
 
 def run(
@@ -80,8 +82,9 @@ class _Run:
         self.done = {kind: folder.done(kind) for kind in ("examples", "answers", "timing", "offline", "served")}
         answers = (row for row in folder.rows("answers") if isinstance(row, Answered))
         self.failed = {(row.example, row.method) for row in answers if row.error}
-        step = len(examples) / plan.timed if plan.timed else 0.0
-        self.timed = {examples[int(place * step)].id for place in range(min(plan.timed, len(examples)))}
+        count = min(plan.timed, len(examples))
+        self.timed = {examples[place * len(examples) // count].id for place in range(count)}
+        self.warm: set[tuple[str, str]] = set()  # answered in this process
         self.total = len(examples) * len(methods)
         self.finished = 0
 
@@ -102,44 +105,43 @@ class _Run:
 
     def _group(self, group: str, members: list[Example]) -> None:
         todo = [method for method in self.methods if self._missing(method, members)]
-        ready = [method for method in todo if self._prepare(method, group, members)]
+        for method in todo:
+            self._prepare(method, group, members)
         for example in members:
             for method in self.methods:
-                if method in ready and (example.id, method.name) not in self.done["answers"]:
+                key = (example.id, method.name)
+                if method in todo and key not in self.done["answers"] and key not in self.failed:
                     self._answer(method, example)
                 self.finished += 1
                 self.progress(self.finished, self.total, example.id)
-            if example.id in self.timed:
-                self._time(ready, example)
+            self._time([method for method in todo if self._untimed(method, example)], example)
         for method in todo:
             method.forget()
 
     def _missing(self, method: Method, members: list[Example]) -> bool:
-        for example in members:
-            key = (example.id, method.name)
-            if key not in self.done["answers"]:
-                return True
-            if (
-                example.id in self.timed
-                and key not in self.failed
-                and any((*key, repeat) not in self.done["timing"] for repeat in range(self.plan.repeats))
-            ):
-                return True
-        return False
+        return any(
+            (example.id, method.name) not in self.done["answers"] or self._untimed(method, example)
+            for example in members
+        )
 
-    def _prepare(self, method: Method, group: str, members: list[Example]) -> bool:
+    def _untimed(self, method: Method, example: Example) -> bool:
+        key = (example.id, method.name)
+        wanted = example.id in self.timed and key not in self.failed
+        return wanted and any((*key, repeat) not in self.done["timing"] for repeat in range(self.plan.repeats))
+
+    def _prepare(self, method: Method, group: str, members: list[Example]) -> None:
         pages, seconds, nbytes = 0, 0.0, 0
-        try:
-            for example in members:
+        for example in members:
+            if (example.id, method.name) in self.failed:
+                continue
+            try:
                 cost = method.prepare(example.pages, example.before)
-                pages, seconds, nbytes = pages + cost.pages, seconds + cost.seconds, nbytes + cost.nbytes
-        except FAILURES as error:
-            for example in members:
+            except FAILURES as error:
                 self._failure(method, example, error)
-            return False
+            else:
+                pages, seconds, nbytes = pages + cost.pages, seconds + cost.seconds, nbytes + cost.nbytes
         if pages and (group, method.name) not in self.done["offline"]:
             self.folder.append("offline", OfflineCost(group, method.name, pages, seconds, nbytes))
-        return True
 
     def _answer(self, method: Method, example: Example) -> None:
         try:
@@ -147,6 +149,7 @@ class _Run:
         except FAILURES as error:
             self._failure(method, example, error)
         else:
+            self.warm.add((example.id, method.name))
             self.folder.append("answers", _answered(method, example, answer))
 
     def _failure(self, method: Method, example: Example, error: Exception) -> None:
@@ -160,9 +163,11 @@ class _Run:
         """Methods take turns, in another order each round, so that what disturbs the machine disturbs all of them."""
         request = request_of(example)
         request = replace(request, generation=replace(request.generation, max_new_tokens=1))
-        chosen = [method for method in methods if (example.id, method.name) not in self.failed]
+        for method in methods:
+            if (example.id, method.name) not in self.warm:  # answered before the run was taken up again
+                method.answer(request)
         for repeat in range(self.plan.repeats):
-            for method in _rotated(chosen, repeat):
+            for method in _rotated(methods, repeat):
                 if (example.id, method.name, repeat) in self.done["timing"]:
                     continue
                 answer = method.answer(request)
@@ -184,7 +189,9 @@ def _rotated(methods: Sequence[Method], by: int) -> Iterator[Method]:
 
 def _answered(method: Method, example: Example, answer: Answer) -> Answered:
     found = score(answer.text, example.answers, example.scoring)
-    places = {page.digest: place for place, page in enumerate(example.pages)}
+    places: dict[str, list[int]] = {}  # pages may look alike; routes have them in the same order
+    for place, page in enumerate(example.pages):
+        places.setdefault(page.digest, []).append(place)
     return Answered(
         example=example.id,
         method=method.name,
@@ -200,7 +207,7 @@ def _answered(method: Method, example: Example, answer: Answer) -> Answered:
         total=answer.timing.total,
         route=tuple(
             {
-                "place": places[page.page_id],
+                "place": places[page.page_id].pop(0),
                 "dpi": page.dpi,
                 "score": page.score,
                 "rank": page.rank,

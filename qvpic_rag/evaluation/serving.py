@@ -28,8 +28,8 @@ def serve(
 
     The model answers one question at a time, in the order in which they came, as the engine has it.
     """
-    done = {(name, count) for name, count, _ in folder.done("served")}
-    missing = [count for count in callers if (method.name, count) not in done]
+    done = folder.done("served")
+    missing = [count for count in callers if any((method.name, count, example.id) not in done for example in examples)]
     if not missing:
         return
     for example in examples:
@@ -46,7 +46,8 @@ def serve(
         tell(count)
         with ThreadPoolExecutor(count) as pool:
             found = list(pool.map(ask, examples))
-        # Written together: some of them alone, taken up again later, would have had a shorter queue.
+        # All were asked, though some may be written down already: the missing ones alone would have a shorter queue.
         for example, (wait, ttft, total) in zip(examples, found, strict=True):
-            folder.append("served", Served(method.name, count, example.id, wait, ttft, total))
+            if (method.name, count, example.id) not in done:
+                folder.append("served", Served(method.name, count, example.id, wait, ttft, total))
     method.forget()

@@ -14,11 +14,11 @@ import torch
 
 from qvpic_rag import __version__
 from qvpic_rag.baselines.base import Method
-from qvpic_rag.baselines.spec import make_method, needs_embedder
+from qvpic_rag.baselines.spec import make_method, read_spec
 from qvpic_rag.baselines.subject import Subject
 from qvpic_rag.config import RenderProfile
 from qvpic_rag.embed import Embedder, load_embedder
-from qvpic_rag.errors import ConfigError
+from qvpic_rag.errors import ConfigError, UnsupportedModelError
 from qvpic_rag.evaluation.pages import RenderedPages, TextChunks
 from qvpic_rag.models import BUNDLED, LanguageModel, load_model
 from qvpic_rag.models.text import SMOLLM2, is_text_model, load_text_model
@@ -72,26 +72,33 @@ def set_up(
     ------
     ConfigError
         A method is none, is given twice, or the text model is given a render profile.
+    UnsupportedModelError
+        A method is over pictures and the model reads none.
     """
-    if len(set(methods)) < len(methods):
-        raise ConfigError("A method is given twice; give each once.")
+    specs = [read_spec(each) for each in methods]
+    names = [spec.name for spec in specs]
+    if again := {each for each in names if names.count(each) > 1}:
+        raise ConfigError(f"The method {min(again)} is given twice; give each once.")
     text = is_text_model(name)
+    if text and (over := [spec.name for spec in specs if spec.pictures]):
+        raise UnsupportedModelError(
+            f"Model {name!r} reads no pictures, which {over[0]} is over; choose methods over text (such as full@text)."
+        )
     if text and profile is not None:
         raise ConfigError(f"Model {name!r} reads no pictures, so it has no render profile; leave it out.")
     if isinstance(chunk_tokens, bool) or not isinstance(chunk_tokens, int) or chunk_tokens < 16:
         raise ConfigError(f"Chunks must be allowed at least 16 tokens, not {chunk_tokens!r}.")
+    drawn = None if text else RenderProfile.load(profile or (name if name in BUNDLED else "glyph"))
     model: LanguageModel
     if text:
         model = load_text_model(name, device=device, dtype=dtype)
     else:
         model = load_model(name, device=device, dtype=dtype, trust_remote_code=trust_remote_code)
     vectors: Embedder | None = None
-    if retrieves or any(map(needs_embedder, methods)):
+    if retrieves or any(spec.ranks for spec in specs):
         own = "demo" if name in BUNDLED or name == SMOLLM2 else "BAAI/bge-m3"
         vectors = load_embedder(embedder or own, device=str(model.device))
-    pages: RenderedPages | TextChunks
-    drawn = None if text else RenderProfile.load(profile or (name if name in BUNDLED else "glyph"))
-    pages = (
+    pages: RenderedPages | TextChunks = (
         TextChunks(model.tokenizer, chunk_tokens, vectors)
         if drawn is None
         else RenderedPages(drawn, model.tokenizer, vectors)
@@ -111,7 +118,7 @@ def set_up(
                 "profile": None if drawn is None else drawn.to_dict(),
                 "chunk_tokens": chunk_tokens if text else None,
             },
-            "methods": list(methods),
+            "methods": names,
             "embedder": None if vectors is None else vectors.name,
         },
     )

@@ -14,7 +14,8 @@ from qvpic_rag.evaluation.presets import preset_methods
 from qvpic_rag.evaluation.rundir import RunFolder
 from qvpic_rag.evaluation.runner import Plan, run
 from qvpic_rag.evaluation.setup import environment, set_up
-from qvpic_rag.evaluation.suites import open_suite
+from qvpic_rag.evaluation.suites import Suite, open_suite
+from qvpic_rag.evaluation.suites.longbench import LongBench
 from qvpic_rag.models.text import is_text_model
 
 __all__ = ["Wanted", "measure"]
@@ -82,21 +83,30 @@ def measure(
         The runs' folders.
     """
     places = [out] if len(wanted.models) == 1 else [out / name for name in _names(wanted.models)]
-    for model, place in zip(wanted.models, places, strict=True):
+    _check_places(out, places)
+    # What can be wrong without a model is found out before the first one runs.
+    methods = [
+        wanted.methods or _methods(str(wanted.preset), pictures=not is_text_model(each)) for each in wanted.models
+    ]
+    suite = _suite(wanted)
+    for model, place, specs in zip(wanted.models, places, methods, strict=True):
         with bar(place.name) as progress:
-            _one(wanted, model, place, progress)
+            _one(wanted, suite, model, specs, place, progress)
     return places
 
 
-def _one(wanted: Wanted, name: str, place: Path, progress: Callable[[int, int, str], None]) -> None:
-    methods = wanted.methods or _methods(str(wanted.preset), pictures=not is_text_model(name))
+def _one(
+    wanted: Wanted,
+    suite: Suite,
+    name: str,
+    methods: Sequence[str],
+    place: Path,
+    progress: Callable[[int, int, str], None],
+) -> None:
     setup = set_up(name, methods, retrieves=wanted.suite == "folder", **wanted.setup)
-    options = dict(wanted.options)
-    if wanted.suite == "facts":
-        options["seed"] = wanted.seed
-    if wanted.suite == "longbench" and options.get("max_context") is None:
-        options["max_context"] = max(1, setup.model.max_context - _ROOM)
-    suite = open_suite(wanted.suite, **options)
+    if isinstance(suite, LongBench) and suite.max_context is None:
+        room = _ROOM + (wanted.max_new_tokens or 0)
+        suite = replace(suite, max_context=max(1, setup.model.max_context - room))
     settings = {
         "suite": {"name": suite.name, **suite.settings},
         **setup.settings,
@@ -110,6 +120,21 @@ def _one(wanted: Wanted, name: str, place: Path, progress: Callable[[int, int, s
         if wanted.max_new_tokens is not None:
             examples = [replace(example, max_new_tokens=wanted.max_new_tokens) for example in examples]
         run(folder, setup.model, setup.methods, examples, wanted.plan, progress)
+
+
+def _suite(wanted: Wanted) -> Suite:
+    options = dict(wanted.options)
+    if wanted.suite == "facts":
+        options["seed"] = wanted.seed
+    return open_suite(wanted.suite, **options)
+
+
+def _check_places(out: Path, places: Sequence[Path]) -> None:
+    """A folder holds one run, or those of several models below it; of both, reports would show one alone."""
+    if list(places) == [out] and any(out.glob("*/run.json")):
+        raise ConfigError(f"{out} holds the runs of several models; use another --out for one.")
+    if list(places) != [out] and (out / "run.json").exists():
+        raise ConfigError(f"{out} holds a run; use another --out for several models.")
 
 
 def _methods(presets: str, *, pictures: bool) -> tuple[str, ...]:

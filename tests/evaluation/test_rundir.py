@@ -104,7 +104,7 @@ def test_one_process_writes(tmp_path: Path) -> None:
         ({"suite__more": True}, "suite.more None, not True"),
         ({"model__fingerprint": "beef"}, "model.fingerprint 'f00d', not 'beef'"),
         ({"model__dtype": "bfloat16"}, "model.dtype 'float32', not 'bfloat16'"),
-        ({"embedder": None}, "embedder 'demo', not None"),
+        ({"embedder": "other"}, "embedder 'demo', not 'other'"),
         ({"environment__cores": 4}, "environment.cores 2, not 4"),
     ],
 )
@@ -126,6 +126,15 @@ def test_methods_grow_and_a_model_may_have_moved(tmp_path: Path) -> None:
     found = RunFolder.open(tmp_path).settings
     assert (found["methods"], found["started"], found["preset"]) == (["a", "b", "c"], started, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "run.lock"]
+
+
+def test_the_embedder_comes_with_the_first_method_that_needs_one(tmp_path: Path) -> None:
+    for methods, embedder, expected in (("a", None, None), ("b", "demo", "demo"), ("c", None, "demo")):
+        with RunFolder.create(tmp_path, settings(methods, embedder=embedder)) as folder:
+            assert folder.settings["embedder"] == expected
+    with pytest.raises(ConfigError, match="holds a run with embedder 'demo', not 'other'"):
+        RunFolder.create(tmp_path, settings("a", embedder="other"))
+    assert RunFolder.open(tmp_path).settings["methods"] == ["a", "b", "c"]
 
 
 def test_records_without_settings_are_left_alone(tmp_path: Path) -> None:
