@@ -9,7 +9,8 @@
 | ``topK@text`` | only the text of the K nearest pages, full prefill |
 | ``qvpic[@L-H][/C][+alpha=A][+budget=B]`` | QV-PIC at resolutions L and H (72-120) |
 
-A setting of QV-PIC's router may also be ``+token_budget=N`` or ``+router=hybrid``. D is ``text`` or a resolution in DPI; C is ``native``, ``native-short``, ``prefix-free`` or ``dummy-K``.
+D is ``text`` or a resolution in DPI; C is ``native``, ``native-short``, ``prefix-free`` or ``dummy-K``. QV-PIC may also be
+given ``+token_budget=N`` and ``+router=hybrid``.
 """
 
 from __future__ import annotations

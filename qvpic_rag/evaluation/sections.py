@@ -113,6 +113,11 @@ def _overview(run: Run) -> Iterator[str]:
         "Intervals are 95% bootstrap intervals that resample groups. TTFT is the time to first token of an example, "
         "the mean of its repetitions; its ratio is the median over examples of the ratio on each."
     )
+    if any(each.startswith("prefix@") for each in run.settings["methods"]):
+        yield (
+            "Exact-prefix caching was timed with a context that it had just seen, its best case; the first question "
+            "about a context costs what full prefill costs."
+        )
 
 
 def _conditioning(run: Run, figures: _Figures, section: _Section, picture: _Picture) -> Iterator[Section]:

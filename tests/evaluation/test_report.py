@@ -215,3 +215,9 @@ def test_a_sweep_does_not_crowd_the_plot_of_all_methods(tmp_path: Path) -> None:
     assert text.count("first token comes before full prefill's") == 1
     few = write_report(run(tmp_path / "few", ["full@72", "qvpic", *swept[:3]]))
     assert told not in few.read_text(encoding="utf-8")
+
+
+def test_the_times_of_exact_prefixes_are_said_to_be_their_best_case(tmp_path: Path) -> None:
+    said = "its best case"
+    assert said in write_report(run(tmp_path / "with", TEXT)).read_text(encoding="utf-8")
+    assert said not in write_report(run(tmp_path / "without", SWEEP)).read_text(encoding="utf-8")
