@@ -54,6 +54,7 @@ def make_method(spec: str, subject: Subject) -> Method:
     if match := _QVPIC.fullmatch(spec):
         low, high, conditioning, settings = match.groups()
         dpis = (int(low), int(high)) if low else (72, 120)
+        subject.vision  # noqa: B018 - refuses models without pictures, before anything is loaded or compiled
         return QvPic(subject, dpis, conditioning or "native", _route_config(spec, settings), spec)
     if match := _TOP.fullmatch(spec):
         return TopText(subject, int(match[1]))
@@ -61,7 +62,8 @@ def make_method(spec: str, subject: Subject) -> Method:
         kind, tokens, where, conditioning = match.groups()
         over = TEXT if where == "text" else int(where)
         if over != TEXT:
-            subject.vision  # noqa: B018 - refuses models without pictures, before anything is loaded or compiled
+            subject.vision  # noqa: B018 - as above
+            _check_drawn(spec, over)
         if kind == "pic":
             return Pic(subject, over, conditioning or "native")
         if conditioning is None:
@@ -71,10 +73,17 @@ def make_method(spec: str, subject: Subject) -> Method:
     raise ConfigError(f"There is no method {spec!r}; write {_FORMS}, such as full@120 or pic@72/prefix-free.")
 
 
+def _check_drawn(spec: str, dpi: int) -> None:
+    if not 24 <= dpi <= 600:
+        raise ConfigError(f"Method {spec!r} draws pages at {dpi} DPI; choose 24 to 600.")
+
+
 def _route_config(spec: str, settings: str) -> RouteConfig:
     values: dict[str, float | int] = {}
     for setting in settings.split("+")[1:]:
         name, _, value = setting.partition("=")
+        if name in values:
+            raise ConfigError(f"Method {spec!r} sets {name} twice; set it once.")
         try:
             values[name] = {"alpha": float, "budget": int}[name](value)
         except KeyError:
