@@ -1,6 +1,7 @@
 """Tiny random models, with pictures and without, complete local checkpoint folders built from config, offline.
 
-``build_tiny_model`` and ``build_tiny_text_model`` write one folder; ``build_refused_model`` writes folders that the engine must refuse.
+``build_tiny_model`` and ``build_tiny_text_model`` write one folder; ``build_refused_model`` writes folders that the
+engine must refuse.
 """
 
 from __future__ import annotations

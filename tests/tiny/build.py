@@ -215,7 +215,9 @@ def _weight(name: str, parameter: torch.Tensor, noise: torch.Tensor) -> torch.Te
     if "position_embedding" in name or "pos_embed" in name:
         return 0.3 * noise
     scale = 1 / math.sqrt(parameter.numel() / parameter.shape[0])
-    if name.endswith(("q_proj.weight", "k_proj.weight")) and ("language_model" in name or name.startswith("model.layers")):
+    if name.endswith(("q_proj.weight", "k_proj.weight")) and (
+        "language_model" in name or name.startswith("model.layers")
+    ):
         return 1.5 * scale * noise
     return (2.0 if name.startswith("lm_head") else 1.0) * scale * noise
 
