@@ -46,9 +46,7 @@ def page(number: int, text: str | None = None) -> Page:
 PAGES = tuple(map(page, range(4)))
 
 
-def request(
-    pages: Sequence[Page] = PAGES, *, before: str = "", after: str = QUESTION, new_tokens: int = 1
-) -> Request:
+def request(pages: Sequence[Page] = PAGES, *, before: str = "", after: str = QUESTION, new_tokens: int = 1) -> Request:
     """A greedy request."""
     return Request(tuple(pages), before, after, after, GenerateConfig(max_new_tokens=new_tokens))
 
@@ -113,7 +111,8 @@ def calls(module: Any) -> Iterator[list[int]]:
 
     def note(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         given = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
-        rows = kwargs.get("input_ids", kwargs.get("inputs_embeds"))
+        rows = kwargs.get("input_ids")
+        rows = kwargs.get("inputs_embeds") if rows is None else rows
         seen.append(int(rows.shape[1]) if rows is not None else len(given[0]))
 
     handle = module.register_forward_pre_hook(note, with_kwargs=True)

@@ -186,9 +186,7 @@ def recomputed(
     return _run(model, tail, len(row), _cut(model, keys, values, len(row)))[0, -1].float()
 
 
-def _cut(
-    model: PreTrainedModel, keys: list[torch.Tensor], values: list[torch.Tensor], length: int
-) -> DynamicCache:
+def _cut(model: PreTrainedModel, keys: list[torch.Tensor], values: list[torch.Tensor], length: int) -> DynamicCache:
     cache = DynamicCache(config=model.config.get_text_config())
     for layer, (key, value) in enumerate(zip(keys, values, strict=True)):
         cache.update(key[:, :, :length].clone(), value[:, :, :length].clone(), layer)

@@ -18,10 +18,14 @@ from tests.tiny import TEXT_FAMILIES, page_image
 @cases(text=True)
 def test_text_equals_one_pass_over_the_prompt(case: Case, world: Callable[..., World]) -> None:
     here = world(case.family, case.dtype)
-    ours = here.asked("full@text", request(before=BEFORE))
-    head, tail = prompt_ends(here.model, here.folder, QUESTION)
+    head = prompt_ends(here.model, here.folder, QUESTION)[0]
     chunks = [text_chunk(here.folder, each.text) for each in PAGES]
-    here.check(case, ours, lambda model: everything(model, head + tokens(here.folder, BEFORE), chunks, tail))
+    here.check(
+        case,
+        "full@text",
+        request(before=BEFORE),
+        lambda model, tail: everything(model, head + tokens(here.folder, BEFORE), chunks, tail),
+    )
 
 
 @pytest.mark.parametrize("before", ["", BEFORE])
@@ -59,12 +63,12 @@ def test_pictures_equal_one_pass_over_the_prompt(case: Case, world: Callable[...
     """One picture for every family: several are seen without crops by LLaVA-OneVision."""
     here = world(case.family, case.dtype)
     pages = PAGES[:1] if here.subject.vision.counts_pictures else PAGES[:3]
-    ours = here.asked("full@72", request(pages, before=BEFORE))
-    head, tail = prompt_ends(here.model, here.folder, QUESTION)
+    head = prompt_ends(here.model, here.folder, QUESTION)[0]
     here.check(
         case,
-        ours,
-        lambda model: everything(
+        "full@72",
+        request(pages, before=BEFORE),
+        lambda model, tail: everything(
             model,
             head + tokens(here.folder, BEFORE),
             [picture(model, here.folder, page_image(each.number)) for each in pages],
