@@ -122,6 +122,6 @@ def _loading(name: str) -> Iterator[None]:
     except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError, SafetensorError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ModelNotFoundError(
-            f"Model {name!r} cannot be loaded ({lines[0].rstrip('.:')}); give {SMOLLM2!r} or a folder with config.json, "
-            "tokenizer and safetensors weights."
+            f"Model {name!r} cannot be loaded ({lines[0].rstrip('.:')}); give {SMOLLM2!r} or a folder with "
+            "config.json, tokenizer and safetensors weights."
         ) from error

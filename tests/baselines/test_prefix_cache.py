@@ -1,4 +1,4 @@
-"""Exact-prefix caching: whatever came before, the logits are those of full prefill, and what is shared is not computed."""
+"""Exact-prefix caching: whatever came before, logits are full prefill's, and what is shared is not computed again."""
 
 from __future__ import annotations
 
