@@ -17,7 +17,7 @@ __all__ = ["Ranking"]
 
 
 class Ranking:
-    """Page embeddings by the text of pages."""
+    """Page embeddings by page."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -25,12 +25,12 @@ class Ranking:
 
     def prepare(self, pages: Sequence[Page]) -> Offline:
         """Embed the pages that are not embedded."""
-        missing = list(dict.fromkeys(page.text for page in pages if page.text not in self._vectors))
+        missing = {page.digest: page for page in pages if page.digest not in self._vectors}
         start = time.perf_counter()
         if missing:
-            found = self._subject.embedder.encode(missing)
+            found = self._subject.embedder.encode([page.text for page in missing.values()])
             self._vectors.update(zip(missing, found, strict=True))
-        return Offline(len(missing), time.perf_counter() - start, sum(self._vectors[text].nbytes for text in missing))
+        return Offline(len(missing), time.perf_counter() - start, sum(self._vectors[name].nbytes for name in missing))
 
     def query(self, text: str) -> npt.NDArray[np.float32]:
         """The embedding of a question, float32 ``[dimension]``."""
@@ -40,7 +40,7 @@ class Ranking:
     def scores(self, pages: Sequence[Page], query: npt.NDArray[np.float32]) -> list[float]:
         """Cosines of prepared pages with a question, in their order."""
         try:
-            return [float(self._vectors[page.text] @ query) for page in pages]
+            return [float(self._vectors[page.digest] @ query) for page in pages]
         except KeyError:
             raise InputError("Pages must be prepared before they are scored; call prepare first.") from None
 

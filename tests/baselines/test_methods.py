@@ -91,7 +91,8 @@ def _kept(method: Any) -> list[Any]:
     found = [block.keys for block in method._blocks._blocks.values()] if hasattr(method, "_blocks") else []
     found += [block.keys for block in method._blocks._texts.values()] if hasattr(method, "_blocks") else []
     found += [each.embeddings for each in getattr(method, "_inputs", {}).values()]
-    return found + (list(method._ranking._vectors.values()) if hasattr(method, "_ranking") else [])
+    known = vars(method._ranking).values() if hasattr(method, "_ranking") else []
+    return found + [each for vectors in known if isinstance(vectors, dict) for each in vectors.values()]
 
 
 @every
@@ -173,7 +174,8 @@ def test_figures_of_an_answer(family: str, spec: str, world: Callable[..., World
     assert stages == pytest.approx(timing.ttft, abs=1e-6)
     assert timing.ttft + timing.decode == pytest.approx(timing.total, abs=1e-6)
     assert min(timing.prefill, timing.decode, timing.ttft) > 0
-    assert (timing.embed > 0) is spec.startswith(("top", "qvpic"))
+    assert (timing.embed > 0) is (timing.route > 0) is spec.startswith(("top", "qvpic"))
+    assert (timing.assemble > 0) is spec.startswith(("pic", "epic", "qvpic", "prefix"))
     assert usage.context_tokens == _context(here, spec)
     assert usage.query_tokens == len(here.subject.prompts.tail(request().after))
     assert usage.output_tokens == 6 or answer.finish_reason == "stop"

@@ -13,7 +13,7 @@ from qvpic_rag.baselines.spec import make_method
 from qvpic_rag.baselines.subject import Subject
 from qvpic_rag.models import load_model
 from tests.baselines.conftest import World
-from tests.baselines.fakes import BEFORE, PAGES, QUESTION, Drawn, Uneven, answered, page, request
+from tests.baselines.fakes import BEFORE, PAGES, QUESTION, Drawn, Uneven, answered, calls, page, request
 from tests.baselines.reference import everything, linked, logits, picture, prompt_ends, text_chunk, tokens
 from tests.matrix import Case, cases, families
 from tests.tiny import TEXT_FAMILIES, load_tiny_model, page_image
@@ -159,8 +159,10 @@ def test_pages_of_several_sizes_are_compiled_as_each_would_be_alone(family: str,
     subject = Subject(here.subject.model, Uneven())
     pages = [page(number, f"Page {number}.") for number in range(16)]
     together, alone = make_method("pic@72", subject), make_method("pic@72", subject)
-    cost = together.prepare(pages, "")
+    with calls(subject.model.text_model) as decoded:
+        cost = together.prepare(pages, "")
     assert cost.pages == 16
+    assert len(decoded) == 6  # three sizes, of each five or six pages
     for each in pages:
         alone.prepare([each], "")
     asked = request(pages[::-1])
