@@ -42,10 +42,10 @@ REFUSED = [
     "pic@72/other", "pic@72/dummy-0", "pic@72/native/native", "epic@text", "epic0@text", "epic-1@text", "epic2",
     "epic2@text/native", "epic02@text", "epic9999999@text", "top@text", "top0@text", "top4@72", "top4",
     "top4@text/native", "qvpic@72", "qvpic@120-72", "qvpic@72-72", "qvpic@10-72", "qvpic@72-999", "qvpic/other",
-    "qvpic@text", "qvpic+alpha", "qvpic+alpha=", "qvpic+alpha=0", "qvpic+alpha=1.5", "qvpic+alpha=nan", "qvpic+alpha=inf",
-    "qvpic+alpha=1e400", "qvpic+alpha=x", "qvpic+budget=-1", "qvpic+budget=1.5", "qvpic+budget=2000000", "qvpic+gamma=1",
+    "qvpic@text", "qvpic+alpha=", "qvpic+alpha=0", "qvpic+alpha=1.5", "qvpic+alpha=nan", "qvpic+alpha=inf",
+    "qvpic+alpha=1e400", "qvpic+budget=-1", "qvpic+budget=1.5", "qvpic+budget=2000000", "qvpic+gamma=1",
     "qvpic+router=other", "qvpic+alpha=0.5+alpha=0.6", "qvpic+budget=1+budget=1", "qvpic+", "qvpic+alpha=0.5/native",
-    "full@text,full@72", "qvpic+budget=" + "9" * 400, "qvpic+budget=" + "9" * 5000,
+    "full@text,full@72", "qvpic+alpha", "qvpic+alpha=x", "qvpic+budget=" + "9" * 400, "qvpic+budget=" + "9" * 5000,
 ]  # fmt: skip
 PICTURES = ["full@72", "prefix@72", "pic@72", "pic@72/prefix-free", "epic2@72", "qvpic", "qvpic@72-144/dummy-1"]
 
