@@ -6,7 +6,6 @@ allowed. Unknown keys in TOML are refused.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import sys
@@ -39,7 +38,7 @@ _PROFILES = Path(__file__).parent / "assets" / "profiles"
 def _number(owner: str, name: str, value: object, low: float, high: float, *, whole: bool = False) -> None:
     """Raise unless ``low <= value <= high`` (booleans and NaN are not numbers)."""
     kind = int if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kind) or not math.isfinite(value) or not low <= value <= high:
+    if isinstance(value, bool) or not isinstance(value, kind) or not low <= value <= high:
         noun = "a whole number" if whole else "a number"
         raise ConfigError(f"{owner}.{name} must be {noun} from {low:g} to {high:g}, not {value!r}.")
 

@@ -25,7 +25,15 @@ from transformers.utils import logging as transformers_logging  # noqa: E402
 
 from qvpic_rag import QVPIC  # noqa: E402
 from qvpic_rag.demo import demo_documents  # noqa: E402
-from tests.tiny import build_refused_model, build_tiny_model, load_tiny_model, page_images  # noqa: E402
+from tests.tiny import (  # noqa: E402
+    TEXT_FAMILIES,
+    build_refused_model,
+    build_tiny_model,
+    build_tiny_text_model,
+    load_tiny_model,
+    load_tiny_text_model,
+    page_images,
+)
 
 # Models this small are slower on two threads than on one, much slower on a busy machine.
 torch.set_num_threads(1)
@@ -40,7 +48,8 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]
     def folder(family: str, **options: Any) -> Path:
         name = repr((family, sorted(options.items())))
         if name not in folders:
-            folders[name] = build_tiny_model(family, tmp_path_factory.mktemp(family), **options)
+            build = build_tiny_text_model if family in TEXT_FAMILIES else build_tiny_model
+            folders[name] = build(family, tmp_path_factory.mktemp(family), **options)
         return folders[name]
 
     return folder
@@ -54,7 +63,8 @@ def tiny_model(tiny_folder: Callable[..., Path]) -> Callable[..., PreTrainedMode
     def model(family: str, dtype: str = "float32", **options: Any) -> PreTrainedModel:
         key = (tiny_folder(family, **options), dtype)
         if key not in models:
-            models[key] = load_tiny_model(*key)
+            load = load_tiny_text_model if family in TEXT_FAMILIES else load_tiny_model
+            models[key] = load(*key)
         return models[key]
 
     return model

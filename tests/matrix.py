@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-__all__ = ["CASES", "NATIVE", "ROWS", "Case", "Row", "cases", "families", "row"]
+__all__ = ["CASES", "NATIVE", "ROWS", "TEXT_ROWS", "Case", "Row", "cases", "families", "row"]
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,27 @@ ROWS = (
     Row("llava_onevision2", axes=1, unrotated="k_norm", remote=True),
 )
 NATIVE = tuple(entry for entry in ROWS if not entry.remote)
-CASES = tuple(
-    case
-    for entry in ROWS
-    for case in (
-        Case(entry, "float32", logits=entry.logits, keys=1e-6, ratio=1.0),
-        Case(entry, "bfloat16", logits=None, keys=2**-7, ratio=2.0),
-    )
+TEXT_ROWS = (
+    Row("llama", axes=1, unrotated="k_proj"),
+    Row("mistral", axes=1, unrotated="k_proj"),
+    Row("qwen2", axes=1, unrotated="k_proj"),
+    Row("qwen3", axes=1, unrotated="k_norm"),
 )
+"""Models that read no pictures."""
+
+
+def _cases(rows: tuple[Row, ...]) -> tuple[Case, ...]:
+    return tuple(
+        case
+        for entry in rows
+        for case in (
+            Case(entry, "float32", logits=entry.logits, keys=1e-6, ratio=1.0),
+            Case(entry, "bfloat16", logits=None, keys=2**-7, ratio=2.0),
+        )
+    )
+
+
+CASES = _cases(ROWS)
 
 
 def row(family: str) -> Row:
@@ -92,12 +105,14 @@ def row(family: str) -> Row:
     return next(entry for entry in ROWS if entry.family == family)
 
 
-def cases(*, dtype: str | None = None, remote: bool = True) -> pytest.MarkDecorator:
-    """Parametrise a test's ``case`` over the table, with ids such as ``qwen3_vl-bf16``."""
-    chosen = [c for c in CASES if dtype in (None, c.dtype) and (remote or not c.row.remote)]
+def cases(*, dtype: str | None = None, remote: bool = True, text: bool = False) -> pytest.MarkDecorator:
+    """Parametrise a test's ``case`` over the table, with ids such as ``qwen3_vl-bf16``; ``text`` adds text models."""
+    rows = CASES + _cases(TEXT_ROWS) if text else CASES
+    chosen = [c for c in rows if dtype in (None, c.dtype) and (remote or not c.row.remote)]
     return pytest.mark.parametrize("case", chosen, ids=[c.name for c in chosen])
 
 
-def families(*, remote: bool = True) -> pytest.MarkDecorator:
-    """Parametrise a test's ``family`` over the table's rows."""
-    return pytest.mark.parametrize("family", [entry.family for entry in (ROWS if remote else NATIVE)])
+def families(*, remote: bool = True, text: bool = False) -> pytest.MarkDecorator:
+    """Parametrise a test's ``family`` over the table's rows; ``text`` adds text models."""
+    rows = (ROWS if remote else NATIVE) + (TEXT_ROWS if text else ())
+    return pytest.mark.parametrize("family", [entry.family for entry in rows])

@@ -13,7 +13,7 @@ from transformers import AutoImageProcessor, AutoTokenizer, PreTrainedModel, Pre
 
 __all__ = ["ONE_AXIS", "Prompt", "batched", "build_prompt", "joined_inputs", "load_tokenizer", "positions_of"]
 
-ONE_AXIS = ("llava_onevision", "llava_onevision2")
+ONE_AXIS = ("llava_onevision", "llava_onevision2", "llama", "mistral", "qwen2", "qwen3")
 """Model types with one position axis; the others have three."""
 
 

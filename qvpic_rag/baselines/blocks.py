@@ -12,7 +12,7 @@ from qvpic_rag.compile import compile_pages, compile_text
 from qvpic_rag.errors import InputError
 from qvpic_rag.records import BlockKey, KVBlock, Page
 
-__all__ = ["TEXT", "Blocks", "over_name"]
+__all__ = ["TEXT", "Blocks", "content", "over_name"]
 
 TEXT = 0
 """In place of a resolution: the page's text itself."""
@@ -26,8 +26,13 @@ def over_name(over: int) -> str:
     return "text" if over == TEXT else str(over)
 
 
+def content(page: Page, over: int) -> str:
+    """What tells pages apart: their texts where text is read, else what is drawn, which may be alike for two texts."""
+    return page.text if over == TEXT else page.digest
+
+
 class Blocks:
-    """Blocks by page, resolution (or :data:`TEXT`) and the token ids that they were compiled under."""
+    """Blocks by :func:`content`, resolution (or :data:`TEXT`) and the token ids that they were compiled under."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -36,7 +41,8 @@ class Blocks:
 
     def prepare(self, pages: Iterable[Page], over: int, condition: tuple[int, ...]) -> Offline:
         """Compile what is missing. Pictures are drawn before the time is taken; a bank draws them once for all."""
-        missing = {page.digest: page for page in pages if (page.digest, over, condition) not in self._blocks}
+        names = {content(page, over): page for page in pages}
+        missing = {name: page for name, page in names.items() if (name, over, condition) not in self._blocks}
         if not missing:
             return Offline(0, 0.0, 0)
         if over != TEXT:
@@ -48,13 +54,13 @@ class Blocks:
         else:
             found = self._compile_pictures(missing, over, condition)
         seconds = time.perf_counter() - start
-        self._blocks.update({(digest, over, condition): block for digest, block in found.items()})
+        self._blocks.update({(name, over, condition): block for name, block in found.items()})
         return Offline(len(found), seconds, sum(block.nbytes for block in found.values()))
 
     def get(self, page: Page, over: int, condition: tuple[int, ...]) -> KVBlock:
         """A block that was prepared."""
         try:
-            return self._blocks[page.digest, over, condition]
+            return self._blocks[content(page, over), over, condition]
         except KeyError:
             raise InputError(
                 f"Page {page.number} of {page.source!r} is not prepared as {over_name(over)} for this prompt; call "
@@ -66,7 +72,7 @@ class Blocks:
     ) -> list[KVBlock]:
         """A request's blocks in order: its head, and the pages, each as text or at a resolution of its own."""
         head = prompts.head(before)
-        found = [self._text(head, 0)]
+        found = [self._text(head, 0)] if head else []
         for place, (page, over) in enumerate(zip(pages, overs, strict=True)):
             if place and over != TEXT and prompts.template.separator:
                 found.append(self._text([*head, *prompts.template.separator], len(head)))
@@ -88,18 +94,18 @@ class Blocks:
     def _compile_texts(self, pages: dict[str, Page], condition: tuple[int, ...]) -> dict[str, KVBlock]:
         prompts = self._subject.prompts
         return {
-            digest: compile_text(self._subject.model, [*condition, *prompts.chunk(page)], _KEY, prefix=len(condition))
-            for digest, page in pages.items()
+            name: compile_text(self._subject.model, [*condition, *prompts.chunk(page)], _KEY, prefix=len(condition))
+            for name, page in pages.items()
         }
 
     def _compile_pictures(self, pages: dict[str, Page], dpi: int, condition: tuple[int, ...]) -> dict[str, KVBlock]:
         model, template = self._subject.vision, self._subject.prompts.pictures
-        drawn = [(digest, self._subject.image(page, dpi)) for digest, page in pages.items()]
+        drawn = [(name, self._subject.image(page, dpi)) for name, page in pages.items()]
         found: dict[str, KVBlock] = {}
         for _, same in groupby(sorted(drawn, key=lambda item: item[1].size), key=lambda item: item[1].size):
             group = list(same)
             for start in range(0, len(group), self._subject.batch_size):
-                digests, images = zip(*group[start : start + self._subject.batch_size], strict=True)
+                names, images = zip(*group[start : start + self._subject.batch_size], strict=True)
                 blocks = compile_pages(model, template, images, [_KEY] * len(images), prefix=condition)
-                found.update(zip(digests, blocks, strict=True))
+                found.update(zip(names, blocks, strict=True))
         return found

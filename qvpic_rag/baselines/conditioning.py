@@ -40,6 +40,7 @@ class Conditioning:
         """Token ids that each page is compiled under."""
         if self.name.startswith("native"):
             return tuple(self.prompts(subject).head(before))
-        count = _FORM.fullmatch(self.name)
+        if self.name == "prefix-free":
+            return ()
         dummy = subject.model.tokenizer(_DUMMY, add_special_tokens=False)["input_ids"]
-        return tuple(dummy) * int(count[1] or 0) if count else ()
+        return tuple(dummy[-1:]) * int(self.name.removeprefix("dummy-"))

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from qvpic_rag.assemble import LinkedContext, assemble
 from qvpic_rag.baselines.base import Method, Offline, Request
-from qvpic_rag.baselines.blocks import Blocks, over_name
+from qvpic_rag.baselines.blocks import Blocks, content, over_name
 from qvpic_rag.baselines.finish import check_fits, finish_linked
 from qvpic_rag.baselines.scatter import ScatterCache, rows_mask
 from qvpic_rag.baselines.subject import Subject
@@ -62,13 +62,14 @@ class Epic(Method):
 
     def prepare(self, pages: Sequence[Page], before: str) -> Offline:
         """Compile the pages, and keep the decoder's inputs of their first tokens."""
-        missing = list({page.digest: page for page in pages if page.digest not in self._inputs}.values())
+        model, names = self._subject.model, {content(page, self._over): page for page in pages}
+        missing = {name: page for name, page in names.items() if name not in self._inputs}
         parts = []
-        for page in missing:  # one by one, so that every forward pass is one page's
-            with _decoder_inputs(self._subject.model) as seen:
+        for name, page in missing.items():  # one by one, so that every forward pass is one page's
+            with model.lock, _decoder_inputs(model) as seen:
                 parts.append(self._blocks.prepare([page], self._over, ()))
-            self._inputs[page.digest] = _first(self._subject.model, seen[0], self._tokens)
-        kept = sum(self._inputs[page.digest].nbytes for page in missing)
+            self._inputs[name] = _first(model, seen[0], self._tokens)
+        kept = sum(self._inputs[name].nbytes for name in missing)
         return Offline(len(missing), sum(part.seconds for part in parts), kept + sum(part.nbytes for part in parts))
 
     def forget(self) -> None:
@@ -86,8 +87,9 @@ class Epic(Method):
         check_fits(model, sum(block.tokens for block in blocks), len(tail), request.generation)
         context = assemble(model, blocks, query_tokens=len(tail), new_tokens=request.generation.max_new_tokens)
         pages = {id(self._blocks.get(page, self._over, ())): page for page in request.pages}
-        places, inputs, start = [], [], blocks[0].tokens
-        for block in blocks[1:]:  # what is no page separates two, and belongs to the one behind it
+        head = len(prompts.head(request.before))
+        places, inputs, start = [], [], head
+        for block in blocks[bool(head) :]:  # what is no page separates two, and belongs to the one behind it
             page = pages.get(id(block))
             kept = _text_inputs(model, block.token_ids) if page is None else self._input(page)
             places.append(torch.arange(start, start + len(kept.embeddings)))
@@ -100,7 +102,7 @@ class Epic(Method):
 
     def _input(self, page: Page) -> _Inputs:
         try:
-            return self._inputs[page.digest]
+            return self._inputs[content(page, self._over)]
         except KeyError:
             raise InputError(f"Page {page.number} of {page.source!r} is not prepared; call prepare first.") from None
 

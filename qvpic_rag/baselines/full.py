@@ -12,6 +12,7 @@ from qvpic_rag.baselines.finish import check_fits, finish
 from qvpic_rag.baselines.full_prefill import FullPrefill, empty_cache
 from qvpic_rag.baselines.subject import Subject
 from qvpic_rag.clock import Clock
+from qvpic_rag.config import GenerateConfig
 from qvpic_rag.generate import Prompt
 from qvpic_rag.records import Answer, Page
 
@@ -45,29 +46,30 @@ class Full(Method):
         clock = Clock()
         tail = subject.prompts.tail(request.after)
         if self._over == TEXT:
-            whole = full_text_prompt(subject, request.before, request.pages, tail, request.generation.max_new_tokens)
+            whole = full_text_prompt(subject, request.before, request.pages, tail, request.generation)
         else:
             prefill = FullPrefill(subject.vision, subject.prompts.pictures)
             whole = prefill.prompt(
                 tail, pictures, new_tokens=request.generation.max_new_tokens, head=subject.prompts.head(request.before)
             )
-        check_fits(subject.model, whole.token_ids.shape[1] - len(tail), len(tail), request.generation)
+            check_fits(subject.model, whole.token_ids.shape[1] - len(tail), len(tail), request.generation)
         return finish(subject.model, whole, request.generation, clock, query_tokens=len(tail))
 
 
 def full_text_prompt(
-    subject: Subject, before: str, pages: Sequence[Page], tail: Sequence[int], new_tokens: int
+    subject: Subject, before: str, pages: Sequence[Page], tail: Sequence[int], config: GenerateConfig
 ) -> Prompt:
-    """A prompt with the pages' text in it, and an empty cache."""
+    """A prompt with the pages' text in it, and an empty cache; ``ContextOverflowError`` where it does not fit."""
     model, prompts = subject.model, subject.prompts
     row = prompts.head(before)
     for page in pages:
         row += prompts.chunk(page)
+    check_fits(model, len(row), len(tail), config)
     row += tail
     token_ids = torch.tensor([row], device=model.device)
     return Prompt(
         token_ids=token_ids,
         positions=model.positions(token_ids, None),
-        cache=empty_cache(model, len(row) + new_tokens),
+        cache=empty_cache(model, len(row) + config.max_new_tokens),
         query=str(model.tokenizer.decode(list(tail)[-16:])),
     )

@@ -42,9 +42,9 @@ class FullPrefill:
         first one, the template's prefix by default.
         """
         model, template = self._model, self._template
-        vision = model.encode_images(images, together=True)
+        vision = model.encode_images(images, together=True) if images else None
         row = list(template.prefix if head is None else head)
-        for number, tokens in enumerate(vision.tokens):
+        for number, tokens in enumerate(vision.tokens if vision is not None else ()):
             row += [*(template.separator if number else ()), *template.page(tokens)]
         row += suffix
         token_ids = torch.tensor([row], device=model.device)
@@ -53,7 +53,7 @@ class FullPrefill:
             positions=model.positions(token_ids, vision),
             cache=empty_cache(model, len(row) + new_tokens),
             query=str(model.tokenizer.decode(suffix[-16:])),
-            extra=vision.tensors,
+            extra=vision.tensors if vision is not None else {},
         )
 
     def answer(self, messages: Sequence[Message], images: Sequence[Image.Image], config: GenerateConfig) -> Answer:

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from qvpic_rag.assemble import LinkedContext
 from qvpic_rag.baselines.base import Method, Offline, Request
-from qvpic_rag.baselines.blocks import TEXT, over_name
+from qvpic_rag.baselines.blocks import TEXT, content, over_name
 from qvpic_rag.baselines.finish import check_fits, finish_linked
 from qvpic_rag.baselines.full_prefill import empty_cache
 from qvpic_rag.baselines.subject import Subject
@@ -77,12 +78,14 @@ class PrefixCache(Method):
 
     def answer(self, request: Request) -> Answer:
         """Reuse what is there, prefill the rest."""
-        model, clock = self._subject.model, Clock()
+        model = self._subject.model
+        names = (request.before, *(content(page, self._over) for page in request.pages))
+        known = self._known(names)
+        images = self._images(request, known)
+        clock = Clock()
         tail = self._subject.prompts.tail(request.after)
         room = len(tail) + request.generation.max_new_tokens
-        names = (request.before, *(page.digest for page in request.pages))
-        known = self._known(names)
-        rows, vision = self._rest(request, known)
+        rows, vision = self._rest(request, known, images)
         start = 0 if self._kept is None or not known else self._kept.ends[known - 1]
         total = start + sum(map(len, rows))
         check_fits(model, total, len(tail), request.generation)
@@ -100,17 +103,23 @@ class PrefixCache(Method):
         same = takewhile(lambda pair: pair[0] == pair[1], zip(names, self._kept.names, strict=False))
         return sum(1 for _ in same)
 
-    def _rest(self, request: Request, known: int) -> tuple[list[list[int]], VisionInputs | None]:
+    def _images(self, request: Request, known: int) -> list[Image.Image]:
+        """Pictures of the pages that are to be prefilled; a bank draws them ahead."""
+        if self._over == TEXT:
+            return []
+        return [self._subject.image(page, self._over) for page in request.pages[max(known - 1, 0) :]]
+
+    def _rest(
+        self, request: Request, known: int, images: list[Image.Image]
+    ) -> tuple[list[list[int]], VisionInputs | None]:
         """Token ids of each piece from number ``known`` on, and their pictures."""
         prompts = self._subject.prompts
         rows = [] if known else [prompts.head(request.before)]
         first = max(known - 1, 0)
-        pages = request.pages[first:]
         if self._over == TEXT:
-            return rows + [prompts.chunk(page) for page in pages], None
-        if not pages:
+            return rows + [prompts.chunk(page) for page in request.pages[first:]], None
+        if not images:
             return rows, None
-        images = [self._subject.image(page, self._over) for page in pages]
         vision = self._subject.vision.encode_images(images, together=True)
         template = prompts.pictures
         for place, tokens in enumerate(vision.tokens, first):
@@ -133,12 +142,13 @@ class PrefixCache(Method):
             cache.key_buffer[:, :, :start] = kept.cache.key_buffer[:, :, :start]
             cache.value_buffer[:, :, :start] = kept.cache.value_buffer[:, :, :start]
         cache.declare(start)
+        self._kept = None  # should the model fail, nothing says what is in the buffer
         ends, starts = kept.ends[:known], kept.starts[:known]
         token_ids, positions = kept.token_ids[:start], kept.positions[:, :start]
         row = torch.tensor([[token for part in rows for token in part]], dtype=torch.long, device=model.device)
+        # One token more is placed: where what follows starts.
+        places = model.positions(torch.nn.functional.pad(row, (0, 1)), vision) + offset
         if row.shape[1]:
-            # One token more is placed: where what follows starts.
-            places = model.positions(torch.nn.functional.pad(row, (0, 1)), vision) + offset
             with model.lock, torch.no_grad():
                 model.base_model(
                     input_ids=row,
@@ -148,12 +158,12 @@ class PrefixCache(Method):
                     **{CACHE_ARGUMENT: cache},
                     **(vision.tensors if vision is not None else {}),
                 )
-            place = 0
-            for part in rows:
-                place += len(part)
-                ends.append(start + place)
-                starts.append(int(places[0, 0, place]))
-            token_ids = torch.cat([token_ids, row[0].cpu()])
-            positions = torch.cat([positions, places[:, 0, :-1].cpu()], dim=1)
+        place = 0
+        for part in rows:
+            place += len(part)
+            ends.append(start + place)
+            starts.append(int(places[0, 0, place]))
+        token_ids = torch.cat([token_ids, row[0].cpu()])
+        positions = torch.cat([positions, places[:, 0, :-1].cpu()], dim=1)
         self._kept = _Kept(cache, token_ids, positions, names, ends, starts)
         return self._kept

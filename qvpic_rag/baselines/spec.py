@@ -9,8 +9,8 @@
 | ``topK@text`` | only the text of the K nearest pages, full prefill |
 | ``qvpic[@L-H][/C][+alpha=A][+budget=B]`` | QV-PIC at resolutions L and H (72-120) |
 
-D is ``text`` or a resolution in DPI; C is ``native``, ``native-short``, ``prefix-free`` or ``dummy-K``. QV-PIC may also be
-given ``+token_budget=N`` and ``+router=hybrid``.
+D is ``text`` or a resolution in DPI; C is ``native``, ``native-short``, ``prefix-free`` or ``dummy-K``. QV-PIC takes
+``+token_budget=N`` and ``+router=hybrid``, too.
 """
 
 from __future__ import annotations
@@ -120,6 +120,8 @@ def _route_config(spec: str, settings: str) -> RouteConfig:
     values: dict[str, float | int | str] = {}
     for setting in settings.split("+")[1:]:
         name, _, value = setting.partition("=")
+        if name in values:
+            raise ConfigError(f"Method {spec!r} sets {name} twice; set it once.")
         try:
             values[name] = _SETTINGS[name](value)
         except KeyError:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from qvpic_rag.baselines.text_template import TextTemplate
 from qvpic_rag.embed import Embedder
-from qvpic_rag.errors import ConfigError, UnsupportedModelError
+from qvpic_rag.errors import ConfigError, TemplateError, UnsupportedModelError
 from qvpic_rag.models import LanguageModel, VisionLanguageModel
 from qvpic_rag.records import Message, Page
 from qvpic_rag.template import ChatTemplate
@@ -125,8 +125,11 @@ class Subject:
     @cached_property
     def short_prompts(self) -> Prompts:
         """Prompts with the shortest prefix that the template allows: with an empty system turn where that is shorter
-        than the template's default one."""
-        empty = self._prompts("")
+        than the template's default one, and the template takes one."""
+        try:
+            empty = self._prompts("")
+        except TemplateError:
+            return self.prompts
         return min(self.prompts, empty, key=lambda prompts: len(prompts.template.prefix))
 
     def _prompts(self, system_prompt: str | None) -> Prompts:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qvpic_rag.baselines.base import Method, Offline, Request
-from qvpic_rag.baselines.finish import check_fits, finish
+from qvpic_rag.baselines.finish import finish
 from qvpic_rag.baselines.full import full_text_prompt
 from qvpic_rag.baselines.ranking import Ranking
 from qvpic_rag.baselines.subject import Subject
@@ -43,6 +43,5 @@ class TopText(Method):
         pages = [request.pages[place] for place in sorted(best)]
         clock.lap("route")
         tail = self._subject.prompts.tail(request.after)
-        whole = full_text_prompt(self._subject, request.before, pages, tail, request.generation.max_new_tokens)
-        check_fits(model, whole.token_ids.shape[1] - len(tail), len(tail), request.generation)
+        whole = full_text_prompt(self._subject, request.before, pages, tail, request.generation)
         return finish(model, whole, request.generation, clock, query_tokens=len(tail))

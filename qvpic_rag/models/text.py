@@ -6,9 +6,13 @@ The engine serves none of them, for they read no pictures. Real pretrained weigh
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM
 
 from qvpic_rag.errors import ModelNotFoundError, TemplateError, UnsupportedModelError
@@ -27,7 +31,7 @@ TEXT_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 def is_text_model(name: str) -> bool:
     """Whether ``name`` is ``smollm2`` or a folder with a plain text model."""
-    return name == SMOLLM2 or ((Path(name) / "config.json").is_file() and _config(name).model_type in TEXT_FAMILIES)
+    return name == SMOLLM2 or _architecture(name) in TEXT_FAMILIES
 
 
 def load_text_model(name: str, *, device: str | None = None, dtype: str | None = None) -> LanguageModel:
@@ -55,11 +59,13 @@ def load_text_model(name: str, *, device: str | None = None, dtype: str | None =
         model.tie_weights()
         tokenizer, fingerprint = base.tokenizer, base.digest
     else:
-        config = _config(name)
-        if config.model_type not in TEXT_FAMILIES:
+        architecture = _architecture(name)
+        if architecture is not None and architecture not in TEXT_FAMILIES:
             raise UnsupportedModelError(
-                f"Model {name!r} has architecture {config.model_type!r}; text models are {', '.join(TEXT_FAMILIES)}."
+                f"Model {name!r} has architecture {architecture!r}; text models are {', '.join(TEXT_FAMILIES)}."
             )
+        with _loading(name):
+            config = AutoConfig.from_pretrained(_place(name))
         kinds = LanguageModel.unsupported_layers(config)
         if kinds:
             raise UnsupportedModelError(
@@ -83,24 +89,39 @@ def load_text_model(name: str, *, device: str | None = None, dtype: str | None =
     )
 
 
-def _config(name: str) -> Any:
+def _architecture(name: str) -> str | None:
+    """``model_type`` of a folder, read without transformers, which would ask about code that comes with a model."""
     try:
-        return AutoConfig.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise ModelNotFoundError(
-            f"Model {name!r} cannot be loaded ({str(error).splitlines()[0].rstrip('.')}); give {SMOLLM2!r} or a folder "
-            "with config.json, tokenizer and safetensors weights."
-        ) from error
+        config = json.loads((Path(name) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    return kind if isinstance(kind, str) else None
+
+
+def _place(name: str) -> Path:
+    if not (Path(name) / "config.json").is_file():
+        raise OSError("there is no such folder with a config.json")
+    return Path(name)
 
 
 def _folder(name: str) -> tuple[Any, Any]:
-    try:
-        model, report = AutoModelForCausalLM.from_pretrained(name, output_loading_info=True, use_safetensors=True)
-        tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise ModelNotFoundError(
-            f"Model {name!r} cannot be loaded ({str(error).splitlines()[0].rstrip('.')}); download it again."
-        ) from error
+    with _loading(name):
+        model, report = AutoModelForCausalLM.from_pretrained(Path(name), output_loading_info=True, use_safetensors=True)
+        tokenizer = AutoTokenizer.from_pretrained(Path(name))
     if missing := sorted(report["missing_keys"]):
         raise ModelNotFoundError(f"Model {name!r} has no weights for {missing[0]}; download it again.")
     return model, tokenizer
+
+
+@contextmanager
+def _loading(name: str) -> Iterator[None]:
+    """Turn what transformers raises while loading into one sentence."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError, SafetensorError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ModelNotFoundError(
+            f"Model {name!r} cannot be loaded ({lines[0].rstrip('.:')}); give {SMOLLM2!r} or a folder with "
+            "config.json, tokenizer and safetensors weights."
+        ) from error

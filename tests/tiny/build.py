@@ -37,6 +37,8 @@ __all__ = [
     "ROPE_VARIANTS",
     "build_refused_model",
     "build_tiny_model",
+    "fill_weights",
+    "generation_config",
     "load_tiny_model",
 ]
 
@@ -102,8 +104,8 @@ def build_tiny_model(
     fields = family_config(family, ids, vocabulary, rope=rope, tied=tied, text=text, vision=vision)
     config = _remote_config(folder, family, fields) if family in REMOTE_FAMILIES else native_config(family, fields)
     model = AutoModelForImageTextToText.from_config(config, trust_remote_code=family in REMOTE_FAMILIES)
-    _fill_weights(model, seed)
-    model.generation_config = _generation_config(family, tokenizer)
+    fill_weights(model, seed)
+    model.generation_config = generation_config(family, tokenizer)
     model.to(getattr(torch, dtype)).save_pretrained(folder)
     if family in REMOTE_FAMILIES:
         _remote_config(folder, family, fields | {"dtype": dtype, "architectures": [type(model).__name__]})
@@ -163,7 +165,8 @@ def _remote_config(folder: Path, family: str, fields: dict[str, Any]) -> Any:
     return AutoConfig.from_pretrained(folder, trust_remote_code=True)
 
 
-def _generation_config(family: str, tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
+def generation_config(family: str, tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
+    """What the published checkpoints of ``family`` come with."""
     stop = _STOP["glm" if family.startswith("glm") else "other"]
     # Like the published ones: sampling by default, which greedy callers have to switch off.
     return GenerationConfig(
@@ -185,7 +188,7 @@ def _write_processing(folder: Path, family: str, tokenizer: PreTrainedTokenizerF
 
 
 @torch.no_grad()
-def _fill_weights(model: PreTrainedModel, seed: int) -> None:
+def fill_weights(model: PreTrainedModel, seed: int) -> None:
     """Random weights under which answers depend clearly on positions and pictures.
 
     The usual 0.02 leaves attention uniform, so that a wrong position hides below any tolerance. Output rows are zero
@@ -212,7 +215,9 @@ def _weight(name: str, parameter: torch.Tensor, noise: torch.Tensor) -> torch.Te
     if "position_embedding" in name or "pos_embed" in name:
         return 0.3 * noise
     scale = 1 / math.sqrt(parameter.numel() / parameter.shape[0])
-    if name.endswith(("q_proj.weight", "k_proj.weight")) and "language_model" in name:
+    if name.endswith(("q_proj.weight", "k_proj.weight")) and (
+        "language_model" in name or name.startswith("model.layers")
+    ):
         return 1.5 * scale * noise
     return (2.0 if name.startswith("lm_head") else 1.0) * scale * noise
 

@@ -72,6 +72,7 @@ _PICTURES = {
     "qwen": "<|vision_start|><|image_pad|><|vision_end|>",
     "llava": "<image>",
 }
+_TEXT = ("llama", "mistral", "qwen2", "qwen3")
 _KINDS = {
     "glm4v": "glm",
     "glm46v": "glm",
@@ -80,8 +81,9 @@ _KINDS = {
     "qwen3_vl": "qwen",
     "llava_onevision": "llava",
     "llava_onevision2": "qwen",
+    **dict.fromkeys(_TEXT, "qwen"),
 }
-_WITH_SYSTEM = {"qwen2_vl", "qwen2_5_vl", "llava_onevision2"}
+_WITH_SYSTEM = {"qwen2_vl", "qwen2_5_vl", "llava_onevision2", *_TEXT}
 
 
 def chat_template(family: str, variant: str = "default") -> str:

@@ -18,6 +18,7 @@ _QWEN = (
     " <|vision_start|> <|vision_end|> <|vision_pad|> <|image_pad|> <|video_pad|>"
 )
 _LLAVA = "<|endoftext|> <|im_start|> <|im_end|> <image> <video>"
+_TEXT = "<|endoftext|> <|im_start|> <|im_end|>"
 
 SPECIAL_TOKENS = {
     "glm4v": _GLM.split(),
@@ -27,6 +28,7 @@ SPECIAL_TOKENS = {
     "qwen3_vl": _QWEN.split(),
     "llava_onevision": _LLAVA.split(),
     "llava_onevision2": _QWEN.split(),
+    **{family: _TEXT.split() for family in ("llama", "mistral", "qwen2", "qwen3")},
 }
 
 # Ordinary added tokens: they stay in decoded text, as in the published tokenizers.
