@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qvpic_rag.baselines.spec import make_method, needs_embedder
+from qvpic_rag.baselines.spec import make_method, read_spec
 from qvpic_rag.errors import ConfigError, UnsupportedModelError
 from tests.baselines.conftest import World
 
@@ -79,7 +79,7 @@ def test_methods_over_pictures_need_a_model_that_reads_them(spec: str, world: Ca
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_who_needs_an_embedder(spec: str) -> None:
-    assert needs_embedder(spec) is spec.startswith(("qvpic", "top"))
+    assert read_spec(spec).ranks is spec.startswith(("qvpic", "top"))
 
 
 PARTS = st.sampled_from(
