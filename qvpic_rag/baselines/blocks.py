@@ -67,6 +67,14 @@ class Blocks:
                 "prepare first."
             ) from None
 
+    def prepare_head(self, prompts: Prompts, before: str, over: int) -> None:
+        """Compile what stands before and between pages, one of each for all requests with these words ``before``."""
+        head = prompts.head(before)
+        if head:
+            self._text(head, 0)
+        if over != TEXT and prompts.template.separator:
+            self._text([*head, *prompts.template.separator], len(head))
+
     def link(
         self, prompts: Prompts, before: str, pages: Sequence[Page], overs: Sequence[int], condition: tuple[int, ...]
     ) -> list[KVBlock]:
@@ -80,7 +88,6 @@ class Blocks:
         return found
 
     def _text(self, token_ids: Sequence[int], prefix: int) -> KVBlock:
-        """Heads and separators are compiled when they are first needed: one of each serves all requests."""
         ids = tuple(token_ids)
         if ids not in self._texts:
             self._texts[ids] = compile_text(self._subject.model, ids, _KEY, prefix=prefix)

@@ -62,6 +62,7 @@ class Epic(Method):
 
     def prepare(self, pages: Sequence[Page], before: str) -> Offline:
         """Compile the pages, and keep the decoder's inputs of their first tokens."""
+        self._blocks.prepare_head(self._subject.prompts, before, self._over)
         model, names = self._subject.model, {content(page, self._over): page for page in pages}
         missing = {name: page for name, page in names.items() if name not in self._inputs}
         parts = []

@@ -31,6 +31,7 @@ class Pic(Method):
 
     def prepare(self, pages: Sequence[Page], before: str) -> Offline:
         """Compile the pages."""
+        self._blocks.prepare_head(self._conditioning.prompts(self._subject), before, self._over)
         return self._blocks.prepare(pages, self._over, self._conditioning.ids(self._subject, before))
 
     def forget(self) -> None:

@@ -35,6 +35,7 @@ class QvPic(Method):
 
     def prepare(self, pages: Sequence[Page], before: str) -> Offline:
         """Embed the pages and compile them at both resolutions."""
+        self._blocks.prepare_head(self._conditioning.prompts(self._subject), before, self._dpis[0])
         condition = self._conditioning.ids(self._subject, before)
         parts = [self._ranking.prepare(pages), *(self._blocks.prepare(pages, dpi, condition) for dpi in self._dpis)]
         return Offline(parts[1].pages, sum(part.seconds for part in parts), sum(part.nbytes for part in parts))

@@ -34,7 +34,7 @@ class Embedded:
 
 
 class Ranking:
-    """Embeddings by page; ``hybrid`` fuses BGE-M3's three signals (:mod:`qvpic_rag.relevance`)."""
+    """Embeddings by the text of pages; ``hybrid`` fuses BGE-M3's three signals (:mod:`qvpic_rag.relevance`)."""
 
     def __init__(self, subject: Subject, *, hybrid: bool = False) -> None:
         self._subject, self._hybrid = subject, hybrid
@@ -42,11 +42,11 @@ class Ranking:
 
     def prepare(self, pages: Sequence[Page]) -> Offline:
         """Embed the pages that are not embedded."""
-        missing = {page.digest: page.text for page in pages if page.digest not in self._pages}
+        missing = list(dict.fromkeys(page.text for page in pages if page.text not in self._pages))
         start = time.perf_counter()
         if missing:
-            self._pages.update(zip(missing, self._embed(list(missing.values()), query=False), strict=True))
-        return Offline(len(missing), time.perf_counter() - start, sum(self._pages[name].nbytes for name in missing))
+            self._pages.update(zip(missing, self._embed(missing, query=False), strict=True))
+        return Offline(len(missing), time.perf_counter() - start, sum(self._pages[text].nbytes for text in missing))
 
     def query(self, text: str) -> Embedded:
         """A question's embedding."""
@@ -55,7 +55,7 @@ class Ranking:
     def scores(self, pages: Sequence[Page], query: Embedded) -> list[float]:
         """Relevance of prepared pages to a question, in their order: cosines, or the fused scores."""
         try:
-            found = [self._pages[page.digest] for page in pages]
+            found = [self._pages[page.text] for page in pages]
         except KeyError:
             raise InputError("Pages must be prepared before they are scored; call prepare first.") from None
         return [_score(page, query) for page in found]

@@ -162,7 +162,7 @@ def test_pages_of_several_sizes_are_compiled_as_each_would_be_alone(family: str,
     with calls(subject.model.text_model) as decoded:
         cost = together.prepare(pages, "")
     assert cost.pages == 16
-    assert len(decoded) == 6  # three sizes, of each five or six pages
+    assert len(decoded) == 1 + 6  # what stands before pages; three sizes, of each five or six pages
     for each in pages:
         alone.prepare([each], "")
     asked = request(pages[::-1])
