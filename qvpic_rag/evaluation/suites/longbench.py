@@ -95,9 +95,9 @@ class LongBench:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The options, and the SHA-256 of each task's file."""
+        """The options, with the folder's name alone, and the SHA-256 of each task's file, wherever it lies."""
         return {
-            "data": _REPOSITORY if self.data is None else str(self.data),
+            "data": _REPOSITORY if self.data is None else Path(self.data).resolve().name,
             "tasks": list(self.tasks),
             "limit": self.limit,
             "prompts": self.prompts,

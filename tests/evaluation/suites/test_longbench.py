@@ -131,7 +131,7 @@ def test_questions_about_one_context_are_a_group(tmp_path: Path) -> None:
 
 def test_settings_know_the_data(data: Path) -> None:
     first = open_suite("longbench", data=str(data), tasks=["musique"]).settings
-    assert first["data"] == str(data)
+    assert first["data"] == data.name  # where it lies is no part of what was measured
     write(data, "musique", [row(9)])
     assert open_suite("longbench", data=str(data), tasks=["musique"]).settings != first
 
