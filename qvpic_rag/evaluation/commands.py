@@ -61,7 +61,8 @@ def run(
     embedder: Annotated[str | None, typer.Option(help="What scores pages.")] = None,
     profile: Annotated[str | None, typer.Option(help="Render profile.")] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="Longest answer, in place of the suite's: thinking models need thousands.", min=1)
+        int | None,
+        typer.Option(help="Longest answer, in place of the suite's: thinking models need thousands.", min=1, max=10**6),
     ] = None,
     timed: Annotated[int, typer.Option(help="Examples whose time to first token is measured.")] = 8,
     served: Annotated[int, typer.Option(help="Requests for each number of callers; 0: none.")] = 16,

@@ -89,9 +89,15 @@ class _Run:
         self.finished = 0
 
     def all(self) -> None:
+        held = {row.id: row for row in self.folder.rows("examples") if isinstance(row, Example)}
         for example in self.examples:
-            if (example.id,) not in self.done["examples"]:
+            if example.id not in held:
                 self.folder.append("examples", example)
+            elif held[example.id] != example:
+                raise ConfigError(
+                    f"Example {example.id} is not what {self.folder.path} holds: documents, fonts or the embedder have "
+                    "changed since; use another --out."
+                )
         for group, members in groupby(self.examples, key=lambda example: example.group):
             self._group(group, list(members))
         chosen = self.examples[: self.plan.served]

@@ -14,7 +14,7 @@ import torch
 
 from qvpic_rag import __version__
 from qvpic_rag.baselines.base import Method
-from qvpic_rag.baselines.spec import make_method, read_spec
+from qvpic_rag.baselines.spec import Spec, make_method, read_spec
 from qvpic_rag.baselines.subject import Subject
 from qvpic_rag.config import RenderProfile
 from qvpic_rag.embed import Embedder, load_embedder
@@ -23,7 +23,7 @@ from qvpic_rag.evaluation.pages import RenderedPages, TextChunks
 from qvpic_rag.models import BUNDLED, LanguageModel, load_model
 from qvpic_rag.models.text import SMOLLM2, is_text_model, load_text_model
 
-__all__ = ["Setup", "environment", "set_up"]
+__all__ = ["CHUNK_TOKENS", "Setup", "check_methods", "environment", "set_up"]
 
 CHUNK_TOKENS = 256
 """Longest chunk of a text model's context, tokens."""
@@ -46,7 +46,7 @@ def set_up(
     retrieves: bool = False,
     embedder: str | None = None,
     profile: str | None = None,
-    chunk_tokens: int = CHUNK_TOKENS,
+    chunk_tokens: int | None = None,
     device: str | None = None,
     dtype: str | None = None,
     trust_remote_code: bool = False,
@@ -65,8 +65,8 @@ def set_up(
         ``demo`` with the bundled reader and with SmolLM2, else ``BAAI/bge-m3``; loaded where it is needed.
     profile : str, optional
         Render profile: the bundled reader's own, else ``glyph``.
-    chunk_tokens : int
-        Longest chunk of a text model's context, tokens.
+    chunk_tokens : int, optional
+        Longest chunk of a text model's context, tokens; :data:`CHUNK_TOKENS` by default.
 
     Raises
     ------
@@ -75,19 +75,9 @@ def set_up(
     UnsupportedModelError
         A method is over pictures and the model reads none.
     """
-    specs = [read_spec(each) for each in methods]
-    names = [spec.name for spec in specs]
-    if again := {each for each in names if names.count(each) > 1}:
-        raise ConfigError(f"The method {min(again)} is given twice; give each once.")
+    specs = check_methods(name, methods, profile=profile, chunk_tokens=chunk_tokens)
     text = is_text_model(name)
-    if text and (over := [spec.name for spec in specs if spec.pictures]):
-        raise UnsupportedModelError(
-            f"Model {name!r} reads no pictures, which {over[0]} is over; choose methods over text (such as full@text)."
-        )
-    if text and profile is not None:
-        raise ConfigError(f"Model {name!r} reads no pictures, so it has no render profile; leave it out.")
-    if isinstance(chunk_tokens, bool) or not isinstance(chunk_tokens, int) or chunk_tokens < 16:
-        raise ConfigError(f"Chunks must be allowed at least 16 tokens, not {chunk_tokens!r}.")
+    longest = CHUNK_TOKENS if chunk_tokens is None else chunk_tokens
     drawn = None if text else RenderProfile.load(profile or (name if name in BUNDLED else "glyph"))
     model: LanguageModel
     if text:
@@ -99,7 +89,7 @@ def set_up(
         own = "demo" if name in BUNDLED or name == SMOLLM2 else "BAAI/bge-m3"
         vectors = load_embedder(embedder or own, device=str(model.device))
     pages: RenderedPages | TextChunks = (
-        TextChunks(model.tokenizer, chunk_tokens, vectors)
+        TextChunks(model.tokenizer, longest, vectors)
         if drawn is None
         else RenderedPages(drawn, model.tokenizer, vectors)
     )
@@ -116,12 +106,39 @@ def set_up(
                 "device": str(model.device),
                 "max_context": model.max_context,
                 "profile": None if drawn is None else drawn.to_dict(),
-                "chunk_tokens": chunk_tokens if text else None,
+                "chunk_tokens": longest if text else None,
             },
-            "methods": names,
+            "methods": [spec.name for spec in specs],
             "embedder": None if vectors is None else vectors.name,
         },
     )
+
+
+def check_methods(
+    name: str, methods: Sequence[str], *, profile: str | None = None, chunk_tokens: int | None = None
+) -> list[Spec]:
+    """Read methods and find out what is wrong with them for a model that is not loaded yet.
+
+    Parameters and errors are those of :func:`set_up`; ``chunk_tokens`` is None where nobody gave it.
+    """
+    specs = [read_spec(each) for each in methods]
+    names = [spec.name for spec in specs]
+    if again := {each for each in names if names.count(each) > 1}:
+        raise ConfigError(f"The method {min(again)} is given twice; give each once.")
+    text = is_text_model(name)
+    if text and (over := [spec.name for spec in specs if spec.pictures]):
+        raise UnsupportedModelError(
+            f"Model {name!r} reads no pictures, which {over[0]} is over; choose methods over text (such as full@text)."
+        )
+    if text and profile is not None:
+        raise ConfigError(f"Model {name!r} reads no pictures, so it has no render profile; leave it out.")
+    if not text and chunk_tokens is not None:
+        raise ConfigError(f"Model {name!r} reads pages, so its context has no chunks; leave chunk_tokens out.")
+    if chunk_tokens is not None and (
+        isinstance(chunk_tokens, bool) or not isinstance(chunk_tokens, int) or chunk_tokens < 16
+    ):
+        raise ConfigError(f"Chunks must be allowed at least 16 tokens, not {chunk_tokens!r}.")
+    return specs
 
 
 def environment() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from qvpic_rag.errors import ConfigError
 from qvpic_rag.evaluation.presets import preset_methods
 from qvpic_rag.evaluation.rundir import RunFolder
 from qvpic_rag.evaluation.runner import Plan, run
-from qvpic_rag.evaluation.setup import environment, set_up
+from qvpic_rag.evaluation.setup import check_methods, environment, set_up
 from qvpic_rag.evaluation.suites import Suite, open_suite
 from qvpic_rag.evaluation.suites.longbench import LongBench
 from qvpic_rag.models.text import is_text_model
@@ -22,6 +22,7 @@ __all__ = ["Wanted", "measure"]
 
 _ROOM = 1024
 """Tokens that a question and its answer may need besides the context, where nobody says how long contexts may be."""
+_LEAST = 256  # tokens of a context that is still worth asking about
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ def measure(
     methods = [
         wanted.methods or _methods(str(wanted.preset), pictures=not is_text_model(each)) for each in wanted.models
     ]
+    for model, specs in zip(wanted.models, methods, strict=True):
+        check_methods(model, specs, profile=wanted.setup.get("profile"), chunk_tokens=wanted.setup.get("chunk_tokens"))
     suite = _suite(wanted)
     for model, place, specs in zip(wanted.models, places, methods, strict=True):
         with bar(place.name) as progress:
@@ -105,8 +108,7 @@ def _one(
 ) -> None:
     setup = set_up(name, methods, retrieves=wanted.suite == "folder", **wanted.setup)
     if isinstance(suite, LongBench) and suite.max_context is None:
-        room = _ROOM + (wanted.max_new_tokens or 0)
-        suite = replace(suite, max_context=max(1, setup.model.max_context - room))
+        suite = replace(suite, max_context=_longest_context(setup.model.max_context, wanted.max_new_tokens or 0))
     settings = {
         "suite": {"name": suite.name, **suite.settings},
         **setup.settings,
@@ -115,11 +117,22 @@ def _one(
         "max_new_tokens": wanted.max_new_tokens,
         "environment": environment(),
     }
+    examples = list(suite.examples(setup.pages))  # before there is a folder: a wrong row must not leave one behind
+    if wanted.max_new_tokens is not None:
+        examples = [replace(example, max_new_tokens=wanted.max_new_tokens) for example in examples]
     with RunFolder.create(place, settings) as folder:
-        examples = list(suite.examples(setup.pages))
-        if wanted.max_new_tokens is not None:
-            examples = [replace(example, max_new_tokens=wanted.max_new_tokens) for example in examples]
         run(folder, setup.model, setup.methods, examples, wanted.plan, progress)
+
+
+def _longest_context(limit: int, answer: int) -> int:
+    """Text tokens of a context, so that it fits a model that takes ``limit`` tokens with its question and answer."""
+    longest = limit - _ROOM - answer
+    if longest < _LEAST:
+        raise ConfigError(
+            f"The model takes {limit} tokens; with {_ROOM} for a question and {answer} more for its answer too little "
+            "is left of a context. Lower max_new_tokens, or say with max_context how long contexts may be."
+        )
+    return longest
 
 
 def _suite(wanted: Wanted) -> Suite:
@@ -131,9 +144,13 @@ def _suite(wanted: Wanted) -> Suite:
 
 def _check_places(out: Path, places: Sequence[Path]) -> None:
     """A folder holds one run, or those of several models below it; of both, reports would show one alone."""
-    if list(places) == [out] and any(out.glob("*/run.json")):
+    try:
+        several, one = any(out.glob("*/run.json")), (out / "run.json").exists()
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be a folder ({error.strerror}); use another --out.") from error
+    if list(places) == [out] and several:
         raise ConfigError(f"{out} holds the runs of several models; use another --out for one.")
-    if list(places) != [out] and (out / "run.json").exists():
+    if list(places) != [out] and one:
         raise ConfigError(f"{out} holds a run; use another --out for several models.")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from qvpic_rag.errors import ConfigError
+from qvpic_rag.errors import ConfigError, InputError, UnsupportedModelError
 from qvpic_rag.evaluation import start
 from qvpic_rag.evaluation.rundir import RunFolder, runs_below
 from qvpic_rag.evaluation.runner import Plan
@@ -60,6 +60,7 @@ class SetUp:
 def stub(monkeypatch: pytest.MonkeyPatch) -> SetUp:
     found = SetUp()
     monkeypatch.setattr(start, "set_up", found)
+    monkeypatch.setattr(start, "check_methods", lambda model, methods, **options: [])
     return found
 
 
@@ -243,7 +244,6 @@ def longbench(tmp_path: Path) -> dict[str, Any]:
     [
         (2000, {}, 976),
         (2000, {"max_new_tokens": 500}, 476),
-        (1000, {}, 1),
     ],
 )
 def test_longbench_s_contexts_fit_the_model(
@@ -254,6 +254,16 @@ def test_longbench_s_contexts_fit_the_model(
     measure(wanted(**longbench, **differing), out, silent)
     assert settings(out)["suite"]["max_context"] == expected
     assert [row.cut for row in rows(out, "examples")] == [expected < 900]
+
+
+@pytest.mark.parametrize(("context", "differing"), [(1000, {}), (4096, {"max_new_tokens": 3000})])
+def test_a_context_of_nothing_is_refused(
+    stub: SetUp, tmp_path: Path, longbench: dict[str, Any], context: int, differing: dict[str, Any]
+) -> None:
+    stub.max_context = context
+    with pytest.raises(ConfigError, match="too little is left of a context"):
+        measure(wanted(**longbench, **differing), tmp_path / "out", silent)
+    assert not (tmp_path / "out").exists()
 
 
 def test_longbench_s_contexts_as_long_as_asked(stub: SetUp, tmp_path: Path, longbench: dict[str, Any]) -> None:
@@ -294,3 +304,34 @@ def test_a_text_model_from_end_to_end(tmp_path: Path, text_folder: Path) -> None
         assert [row.method for row in rows(tmp_path, kind)] == names
     assert not [row for row in rows(tmp_path, "answers") if row.error]
     assert [row.method for row in rows(tmp_path, "offline")] == ["pic@text/native", "epic2@text", "top1@text"]
+
+
+def test_every_model_is_checked_before_the_first_runs(tmp_path: Path, text_folder: Path) -> None:
+    both = wanted(models=("demo", str(text_folder)), methods=("full@72",))
+    with pytest.raises(UnsupportedModelError, match="reads no pictures, which full@72 is over"):
+        measure(both, tmp_path / "out", silent)
+    assert not (tmp_path / "out").exists()
+
+
+def test_examples_that_are_no_longer_the_same_are_refused(stub: SetUp, tmp_path: Path) -> None:
+    """Whatever changed them: documents, fonts, the embedder of a suite that retrieves."""
+    measure(wanted(), tmp_path, silent)
+    path = tmp_path / "examples.jsonl"
+    path.write_text(path.read_text(encoding="utf-8").replace('"query":"', '"query":"Really, '), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"Example 2p-\S+ is not what .* holds: .*use another --out"):
+        measure(wanted(methods=("x", "y")), tmp_path, silent)
+
+
+def test_a_wrong_row_leaves_no_run_behind(stub: SetUp, tmp_path: Path, longbench: dict[str, Any]) -> None:
+    data = Path(longbench["options"]["data"]) / "musique.jsonl"
+    right = data.read_text(encoding="utf-8")
+    data.write_text(right.replace('"input"', '"other"'), encoding="utf-8")
+    with pytest.raises(InputError, match="input"):
+        measure(wanted(**longbench), tmp_path / "out", silent)
+    data.write_text(right, encoding="utf-8")
+    assert len(rows(measure(wanted(**longbench), tmp_path / "out", silent)[0], "answers")) == 1
+
+
+def test_what_can_be_no_folder_is_said(stub: SetUp, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be a folder"):
+        measure(wanted(), tmp_path / ("x" * 300), silent)

@@ -131,8 +131,6 @@ class LongBench:
         if self.max_context is not None:
             context, cut = reader.cut(context, self.max_context)
         pages = tuple(reader.pages(context, group, literal=_TASKS[task].literal))
-        if not pages:
-            raise row.wrong("the context holds nothing that a page could show")
         return pages, cut
 
     def _example(

@@ -216,8 +216,8 @@ def test_nothing_to_show(tmp_path: Path) -> None:
             return []
 
     write(tmp_path, "musique", [row(0)])
-    with pytest.raises(InputError, match=r"line 1: the context holds nothing that a page could show"):
-        examples(Blind(), data=str(tmp_path), tasks=["musique"])
+    [found] = examples(Blind(), data=str(tmp_path), tasks=["musique"])  # one odd context does not end a run
+    assert found.pages == ()
 
 
 @pytest.mark.parametrize(
