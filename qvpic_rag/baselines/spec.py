@@ -37,7 +37,7 @@ __all__ = ["Spec", "make_method", "read_spec"]
 _OVER = re.compile(r"(full|prefix|pic|epic([1-9][0-9]{0,5}))@(text|[1-9][0-9]{1,2})(?:/([a-z0-9-]+))?")
 _TOP = re.compile(r"top([1-9][0-9]{0,3})@text")
 _QVPIC = re.compile(r"qvpic(?:@([1-9][0-9]{1,2})-([1-9][0-9]{1,2}))?(?:/([a-z0-9-]+))?((?:\+[a-z_]+=[a-z0-9.]+)*)")
-_FORMS = "full@D, prefix@D, pic@D/C, epicK@D, topK@text or qvpic[@L-H][/C][+alpha=A][+budget=B]"
+_FORMS = "full@D, prefix@D, pic@D/C, epicK@D, topK@text or qvpic[@L-H][/C][+SETTING=VALUE ...]"
 _SETTINGS: dict[str, Callable[[str], float | int | str]] = {
     "alpha": float, "budget": int, "token_budget": int, "router": str,
 }  # fmt: skip

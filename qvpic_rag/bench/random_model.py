@@ -22,7 +22,7 @@ from qvpic_rag.bench.geometry import Geometry
 from qvpic_rag.errors import ConfigError
 from qvpic_rag.models import VisionLanguageModel
 from qvpic_rag.models.base import Checkpoint
-from qvpic_rag.models.device import default_dtype
+from qvpic_rag.models.device import default_dtype, torch_dtype
 from qvpic_rag.models.fingerprint import config_digest
 from qvpic_rag.models.glm4v import Glm4vModel
 from qvpic_rag.models.qwen_vl import QwenVLModel
@@ -70,7 +70,6 @@ _TURNS = {
     "qwen": ["<|im_start|>", "<|im_end|>"],
 }
 _END = "<|endoftext|>"
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
 def _is_glm(geometry: Geometry) -> bool:
@@ -142,6 +141,29 @@ def _fill(model: nn.Module, device: torch.device) -> None:
             parameter.normal_(0.0, 1 / math.sqrt(inputs), generator=generator)
 
 
+def _check_room(config: Any, device: torch.device, dtype: torch.dtype) -> None:
+    """Refuse what would swap for hours or be killed: weights larger than the memory that is free."""
+    parameters = sum(each.numel() for each in empty_model(config, torch.device("meta"), dtype).parameters())
+    needed, free = parameters * dtype.itemsize, _free(device)
+    if free is not None and needed > free:
+        raise ConfigError(
+            f"The weights need {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB of memory are free on {device}; leave out "
+            "layers with a smaller scale, or use dtype='bfloat16'."
+        )
+
+
+def _free(device: torch.device) -> int | None:
+    """Bytes; None where the system does not say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:  # not Linux
+        return None
+    free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return free[0] if free else None
+
+
 def build_model(
     geometry: Geometry, *, name: str, scale: float, device: torch.device, dtype: str | None
 ) -> VisionLanguageModel:
@@ -152,14 +174,13 @@ def build_model(
     Raises
     ------
     ConfigError
-        The scale is out of range, or the dtype unknown.
+        The scale is out of range, the dtype unknown, or the weights alone do not fit the memory.
     """
-    kind = dtype or default_dtype(device)
-    if kind not in _DTYPES:
-        raise ConfigError(f"dtype must be one of {', '.join(_DTYPES)}, not {kind!r}.")
+    kind = torch_dtype(dtype or default_dtype(device))
     tokenizer, ids = _tokenizer(geometry)
     config = geometry.config(scale, ids)
-    model = empty_model(config, device, _DTYPES[kind])
+    _check_room(config, device, kind)
+    model = empty_model(config, device, kind)
     _fill(model, device)
     model.generation_config = GenerationConfig(
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, do_sample=False

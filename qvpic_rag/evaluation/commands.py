@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shlex
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from qvpic_rag.bank_cli import Debug
-from qvpic_rag.console import reported, say
+from qvpic_rag.console import err, reported, say
 from qvpic_rag.errors import ConfigError
 
 __all__ = ["eval_app"]
@@ -115,9 +118,27 @@ def run(
             seed,
             max_new_tokens,
         )
-        for place in measure(wanted, out, partial(bar, unit="answers")):
+        progress = partial(bar, unit="answers") if err.is_terminal else _lines
+        for place in measure(wanted, out, progress):
             say(str(place))
         say(f"Look at it with: qvpic eval report {shlex.quote(str(out))}")
+
+
+_QUIET_S = 30.0  # between two lines of progress in a log
+
+
+@contextmanager
+def _lines(title: str) -> Iterator[Callable[[int, int, str], None]]:
+    """Progress where there is no terminal: a line now and then."""
+    said = time.monotonic()
+
+    def progress(done: int, total: int, what: str) -> None:
+        nonlocal said
+        if time.monotonic() - said >= _QUIET_S:
+            said = time.monotonic()
+            err.print(f"{title}: {done} of {total} answers")
+
+    yield progress
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from qvpic_rag.baselines import FullPrefill
+from qvpic_rag.bench import random_model
 from qvpic_rag.bench.geometry import GEOMETRIES, find_geometry
 from qvpic_rag.bench.random_model import build_model, empty_model, image_processor, token_ids
 from qvpic_rag.errors import ConfigError
@@ -141,3 +142,9 @@ def test_random_weights_give_finite_logits(name: str) -> None:
     assert logits.shape == (1, request.token_ids.shape[1], 512)
     assert logits.isfinite().all()
     assert logits.std() > 0.1
+
+
+def test_a_model_that_does_not_fit_the_memory_is_refused_before_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_model, "_free", lambda device: 10**9)
+    with pytest.raises(ConfigError, match=r"The weights need 20\.6 GB and 1\.0 GB of memory are free on cpu"):
+        build_model(find_geometry("glm-4.1v-9b"), name="9b", scale=1, device=torch.device("cpu"), dtype="bfloat16")

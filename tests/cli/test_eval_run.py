@@ -11,6 +11,7 @@ import pytest
 from qvpic_rag.baselines.base import Request
 from qvpic_rag.baselines.full import Full
 from qvpic_rag.demo import demo_documents
+from qvpic_rag.evaluation import commands
 from qvpic_rag.evaluation.rundir import RunFolder
 from qvpic_rag.records import Answer
 from tests.cli.conftest import Run
@@ -190,3 +191,11 @@ def test_wrong_options_are_one_sentence(run: Run, tmp_path: Path, options: tuple
 def test_a_suite_and_a_place_are_needed(run: Run, tmp_path: Path) -> None:
     assert run("eval", "run", "--methods", "full@72", "--out", tmp_path).code == 2
     assert run("eval", "run", "--methods", "full@72", "--suite", "facts").code == 2
+
+
+def test_a_log_gets_a_line_now_and_then(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "_QUIET_S", 0.0)
+    options = ("--timed", 0, "--served", 0, "--methods", "full@72", "--device", "cpu", "--out", tmp_path / "out")
+    result = run("eval", "run", *SMALL, *options)
+    assert result.code == 0
+    assert result.err.splitlines() == ["out: 1 of 2 answers", "out: 2 of 2 answers"]
