@@ -142,12 +142,12 @@ def scatter(points: Sequence[Point], xlabel: str = "time to first token (ms)", y
         color = COLORS[point.family]
         axes.errorbar(
             point.x.mean, point.y.mean, xerr=[[side] for side in point.x.spread],
-            yerr=[[side] for side in point.y.spread], color=color, alpha=0.35, linewidth=1, zorder=1,
+            yerr=[[side] for side in point.y.spread], color=color, alpha=0.35, linewidth=1, zorder=7,
         )  # fmt: skip
         star = point.family == "qvpic"
         axes.scatter(
             point.x.mean, point.y.mean, s=130 if star else 44, marker="*" if star else "o", color=color,
-            edgecolors="white", linewidths=0.7, zorder=4,
+            edgecolors="white", linewidths=0.7, zorder=8,
         )  # fmt: skip
     xs = [point.x.mean for point in points]
     if min(xs) > 0 and max(xs) / min(xs) > 6:
