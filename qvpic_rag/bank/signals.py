@@ -6,7 +6,7 @@
 
 A file is an xxh3-128 checksum over its own name and the rest, and a safetensors body with vectors in float16. One that
 is damaged, or was made of another text or by another embedder, counts as missing. Nothing refers to a file but its
-name, so files can be removed at any time: whoever needs one makes it again.
+name, so files can be removed at any time: whoever needs one makes it again. What else lies in the folder is let be.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
+import re
 import secrets
 from pathlib import Path
 
@@ -30,6 +31,7 @@ __all__ = ["SignalFiles", "halved"]
 
 _log = logging.getLogger(__name__)
 _CHECKSUM_BYTES = 16
+_NAME = re.compile(r"[0-9a-f]{64}\.[0-9a-f]{64}")
 
 
 def halved(signals: Signals) -> Signals:
@@ -57,14 +59,28 @@ class SignalFiles:
         return f"{page}.{stable_digest({'qvpic-signals': 1, 'embedder': self._embedder, 'text': text})}"
 
     def names(self) -> set[str]:
-        """The names of all files."""
+        """The names of all files of signals, sound or not."""
         with failures.guard(self.folder):
-            return {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
+            found = self.folder.iterdir() if self.folder.is_dir() else ()
+            return {path.name for path in found if _NAME.fullmatch(path.name) and path.is_file()}
+
+    def blocked(self, name: str) -> bool:
+        """Whether something that is no file, such as a folder, is where a file belongs."""
+        path = self.folder / name
+        with failures.guard(self.folder):
+            return path.exists() and not path.is_file()
 
     def get(self, name: str) -> Signals | None:
         """The signals in a file, vectors in float16; None where there is none that is sound."""
+        path = self.folder / name
         try:
-            data = (self.folder / name).read_bytes()
+            if path.exists() and not path.is_file():  # opening a pipe would wait for ever
+                _log.warning(
+                    "the signals of a page cannot be stored, because %s, where their file belongs, is none: move it "
+                    "away and ingest again with router='hybrid'", path,
+                )  # fmt: skip
+                return None
+            data = path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -72,7 +88,7 @@ class SignalFiles:
             return None
         checksum, body = data[:_CHECKSUM_BYTES], data[_CHECKSUM_BYTES:]
         if _checksum(name, body) != checksum:
-            _log.warning("the signals of a page are made again: their file %s is damaged", self.folder / name)
+            _log.warning("the signals of a page are made again: their file %s is damaged", path)
             return None
         try:
             return Signals(**load(body))

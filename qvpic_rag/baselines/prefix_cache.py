@@ -1,11 +1,13 @@
 """Exact-prefix caching of the whole context, as serving engines do it: what a request shares with the one before it,
 from its beginning on and page by page, is not computed again.
 
-It is exact, and it helps only where the same pages come in the same order. The last request's context is kept.
+It is exact, and it helps only where the same pages come in the same order. The last request's context is kept, in one
+buffer that the next request goes on in: so one is answered at a time, and others wait for it.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -64,6 +66,7 @@ class PrefixCache(Method):
             )
         self._subject, self._over = subject, over
         self._kept: _Kept | None = None
+        self._lock = threading.Lock()
 
     def prepare(self, pages: Sequence[Page], before: str) -> Offline:
         """Draw the pages; caches are filled by questions."""
@@ -74,10 +77,18 @@ class PrefixCache(Method):
 
     def forget(self) -> None:
         """Let go of the last context."""
-        self._kept = None
+        with self._lock:
+            self._kept = None
 
     def answer(self, request: Request) -> Answer:
-        """Reuse what is there, prefill the rest."""
+        """Reuse what is there, prefill the rest.
+
+        Threads take turns; ``timing`` begins with a request's own turn.
+        """
+        with self._lock:
+            return self._answer(request)
+
+    def _answer(self, request: Request) -> Answer:
         model = self._subject.model
         names = (request.before, *(content(page, self._over) for page in request.pages))
         known = self._known(names)

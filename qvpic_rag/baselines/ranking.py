@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from qvpic_rag.baselines.base import Offline
 from qvpic_rag.baselines.subject import Subject
-from qvpic_rag.errors import InputError
+from qvpic_rag.errors import ConfigError, InputError
 from qvpic_rag.records import Page, Signals
 from qvpic_rag.relevance import fused
 
@@ -34,9 +34,20 @@ class Embedded:
 
 
 class Ranking:
-    """Embeddings by the text of pages; ``hybrid`` fuses BGE-M3's three signals (:mod:`qvpic_rag.relevance`)."""
+    """Embeddings by the text of pages; ``hybrid`` fuses BGE-M3's three signals (:mod:`qvpic_rag.relevance`).
+
+    Raises
+    ------
+    ConfigError
+        ``hybrid`` with an embedder that has no such signals, or with none.
+    """
 
     def __init__(self, subject: Subject, *, hybrid: bool = False) -> None:
+        if hybrid and not subject.embedder.signals_digest:
+            raise ConfigError(
+                f"The embedder {subject.embedder.name!r} has no lexical and multi-vector heads, which router=hybrid "
+                "needs; use router=dense or an embedder such as BAAI/bge-m3."
+            )
         self._subject, self._hybrid = subject, hybrid
         self._pages: dict[str, Embedded] = {}
 

@@ -66,13 +66,14 @@ class Spec:
 
 
 def read_spec(spec: str) -> Spec:
-    """The method that ``spec`` describes, see the module docstring.
+    """The method that ``spec`` describes, see the module docstring; spaces around it mean nothing.
 
     Raises
     ------
     ConfigError
         It describes none.
     """
+    spec = spec.strip()
     if match := _QVPIC.fullmatch(spec):
         return _qvpic(spec, *match.groups())
     if match := _TOP.fullmatch(spec):
@@ -100,7 +101,7 @@ def make_method(spec: str, subject: Subject) -> Method:
     Raises
     ------
     ConfigError
-        It describes no method.
+        It describes no method, or one with the hybrid router, which the embedder cannot serve.
     UnsupportedModelError
         It is over pictures and the model reads none.
     """

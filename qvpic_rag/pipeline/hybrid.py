@@ -45,9 +45,10 @@ class PageSignals:
         return scored, made
 
     def prepare(self, done: int, progress: Progress) -> None:
-        """Store the signals of all of the namespace's pages that lack them, and forget those of pages that are gone.
+        """Store signals of all of the namespace's pages that lack sound ones, and forget those of pages that are gone.
 
-        ``progress`` goes on from ``done``.
+        Every file is read for that, which takes little beside making one. A page whose file has no place, because
+        something else is there, is left out; a warning says so. ``progress`` goes on from ``done``.
 
         Raises
         ------
@@ -60,7 +61,7 @@ class PageSignals:
         pages = {
             self._files.name(stored.page.digest, stored.page.text): stored.page.text for stored in self._bank.pages()
         }
-        missing = [name for name in pages if name not in before]
+        missing = [name for name in pages if self._files.get(name) is None and not self._files.blocked(name)]
         for start in range(0, len(missing), _WINDOW):
             progress(done + start, done + len(missing), "")
             window = missing[start : start + _WINDOW]

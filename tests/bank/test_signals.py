@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,6 +84,40 @@ def test_a_damaged_file_counts_as_missing(files: SignalFiles, damage: str, caplo
     assert "damaged" in caplog.text
     files.put(name, signals())
     assert files.get(name) is not None
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_file_is_told_and_not_opened(
+    files: SignalFiles, make: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    name, other = files.name(PAGE.digest, PAGE.text), files.name(PAGE.digest, "other")
+    assert not files.blocked(name)
+    files.put(other, signals())
+    assert not files.blocked(other)
+    make(files.folder / name)
+    assert files.blocked(name)
+    assert files.get(name) is None
+    assert f"{files.folder / name}, where their file belongs, is none: move it away" in caplog.text
+    assert files.names() == {other}
+
+
+def test_names_are_those_of_our_own_files(files: SignalFiles) -> None:
+    name = files.name(PAGE.digest, PAGE.text)
+    files.put(name, signals())
+    for foreign in ("README", f"{name}.bak", f".{name}", name.upper(), name[1:]):
+        (files.folder / foreign).write_text("not ours")
+    (files.folder / "folder").mkdir()
+    assert files.names() == {name}
+
+
+def test_gc_lets_be_what_is_not_ours(bank: Bank, files: SignalFiles) -> None:
+    [one] = samples.put(bank, "a.txt", ["one"])
+    files.put(files.name(one.digest, one.text), signals())
+    (files.folder / "README").write_text("not ours")
+    (files.folder / files.name("0" * 64, "gone")).mkdir()
+    bank.remove_document("a.txt")
+    assert bank.gc().orphans == 1
+    assert len(list(files.folder.iterdir())) == 2
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:

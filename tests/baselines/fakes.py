@@ -72,7 +72,7 @@ class Uneven:
 class Letters:
     """How often each letter is in a text, normalised; so all scores of ordinary texts are positive."""
 
-    name, digest, dimension = "letters", "letters", 26
+    name, digest, dimension, signals_digest = "letters", "letters", 26, ""
 
     def __init__(self) -> None:
         self.encoded: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,25 @@ def test_asking_twice_gives_one_answer(family: str, spec: str, world: Callable[.
     one, two = (answered(here.subject.model, method, asked) for _ in range(2))
     assert one[0].text == two[0].text
     assert torch.allclose(one[1], two[1], atol=1e-5)
+
+
+@every
+def test_threads_at_once_get_what_one_gets(family: str, spec: str, world: Callable[..., World]) -> None:
+    """Not even what stands before the pages is compiled ahead."""
+    here = world(family)
+    method, alone = here.method(spec), here.method(spec)
+    orders = [PAGES[:3], PAGES[1::-1], PAGES[2::-1], PAGES[:1], PAGES[1:3]]
+    asked = [request(pages, after=f"Is it {place}?", new_tokens=3) for place, pages in enumerate(orders)]
+    alone.prepare(PAGES, "")
+    expected = [alone.answer(each) for each in asked]
+    method.prepare(PAGES, "")
+    if hasattr(method, "_blocks"):
+        method._blocks._texts.clear()
+    with ThreadPoolExecutor(len(asked)) as pool:
+        found = list(pool.map(method.answer, asked))
+    assert [(each.text, each.usage, each.route) for each in found] == [
+        (each.text, each.usage, each.route) for each in expected
+    ]
 
 
 def _context(here: World, spec: str) -> int:

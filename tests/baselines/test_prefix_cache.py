@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -137,3 +138,16 @@ def test_forgetting_begins_anew(world: Callable[..., World]) -> None:
     with calls(_base(here)) as decoded:
         method.answer(request())
     assert len(decoded) == 2
+
+
+@pytest.mark.parametrize(("family", "spec"), [("llama", "prefix@text"), ("qwen2_vl", "prefix@72")])
+def test_threads_at_once_get_full_prefill(family: str, spec: str, world: Callable[..., World]) -> None:
+    here = world(family)
+    method, full = here.method(spec), here.method(spec.replace("prefix", "full"))
+    orders = [PAGES[:3], PAGES[1::-1], PAGES[2::-1], PAGES[:1], PAGES[1:3]] * 4
+    asked = [request(pages, after=f"Is it {place}?", new_tokens=6) for place, pages in enumerate(orders)]
+    method.prepare(PAGES, "")
+    expected = [full.answer(each) for each in asked]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(method.answer, asked))
+    assert [(each.text, each.usage) for each in found] == [(each.text, each.usage) for each in expected]

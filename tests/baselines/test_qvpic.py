@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
 from qvpic_rag.baselines.base import Request
+from qvpic_rag.baselines.spec import make_method
 from qvpic_rag.baselines.subject import Subject
 from qvpic_rag.config import RouteConfig
+from qvpic_rag.embed import load_embedder
+from qvpic_rag.errors import ConfigError
 from qvpic_rag.route import route
 from tests.baselines.conftest import World
 from tests.baselines.fakes import BEFORE, PAGES, QUESTION, Drawn, Letters, request
 from tests.baselines.reference import linked, picture, prompt_ends, tokens
+from tests.embed.small import save_bge
 from tests.matrix import Case, cases, families
 from tests.tiny import page_image
 from tests.tiny.images import HIGH, LOW
@@ -113,3 +118,15 @@ def test_pages_are_embedded_and_compiled_once_and_counted(world: Callable[..., W
     assert (again.pages, again.nbytes) == (0, 0)
     method.answer(request())
     assert letters.encoded == [*(page.text for page in PAGES), QUESTION]  # pages are not embedded for a question
+
+
+def test_the_hybrid_router_needs_an_embedder_with_heads(world: Callable[..., World], tmp_path: Path) -> None:
+    """It is refused when it is made; nothing is compiled or embedded before."""
+    model = world("qwen2_vl").subject.model
+    with pytest.raises(ConfigError, match=r"^The embedder 'letters' has no .* use router=dense or .* BAAI/bge-m3\.$"):
+        make_method("qvpic+router=hybrid", Subject(model, Drawn(), Letters()))
+    with pytest.raises(ConfigError, match="give an embedder"):
+        make_method("qvpic+router=hybrid", Subject(model, Drawn()))
+    method = make_method("qvpic+router=hybrid", Subject(model, Drawn(), load_embedder(str(save_bge(tmp_path)))))
+    method.prepare(PAGES, "")
+    assert len(method.answer(request()).route.pages) == len(PAGES)

@@ -37,8 +37,8 @@ SPECS = {
     "qvpic@60-96/dummy-2+alpha=1+budget=8": "qvpic@60-96/dummy-2+alpha=1+budget=8",
 }
 REFUSED = [
-    "", "full", "full@", "full@0", "full@9", "full@23", "full@601", "full@1000", "full@072", "full@text ", " full@text",
-    "Full@text", "full@text/native", "full@text\n", "full@-72", "prefix@text/native", "pic", "pic@", "pic@72/",
+    "", "full", "full@", "full@0", "full@9", "full@23", "full@601", "full@1000", "full@072", "full @text", "full@ text",
+    "Full@text", "full@text/native", "full@\ntext", "full@-72", "prefix@text/native", "pic", "pic@", "pic@72/",
     "pic@72/other", "pic@72/dummy-0", "pic@72/native/native", "epic@text", "epic0@text", "epic-1@text", "epic2",
     "epic2@text/native", "epic02@text", "epic9999999@text", "top@text", "top0@text", "top4@72", "top4",
     "top4@text/native", "qvpic@72", "qvpic@120-72", "qvpic@72-72", "qvpic@10-72", "qvpic@72-999", "qvpic/other",
@@ -58,6 +58,11 @@ def test_names(spec: str, world: Callable[..., World]) -> None:
     assert method.name == SPECS[spec]
     again = here.method(method.name)
     assert (again.name, type(again)) == (method.name, type(method))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_spaces_around_a_method_mean_nothing(spec: str) -> None:
+    assert [read_spec(each).name for each in f"full@24, {spec} ,\t{spec}\n".split(",")[1:]] == [SPECS[spec]] * 2
 
 
 def test_names_tell_methods_apart() -> None:

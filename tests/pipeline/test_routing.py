@@ -123,6 +123,48 @@ def test_a_damaged_file_is_made_again_for_the_request(opened: Callable[..., QVPI
     assert "3 page(s)" in after.note
 
 
+@pytest.mark.parametrize("damage", ["flip", "cut"])
+def test_ingesting_again_repairs_damaged_files(
+    opened: Callable[..., QVPIC], embedded: list[list[str]], damage: str
+) -> None:
+    rag = opened(router="hybrid")
+    rag.ingest(WORDED, progress=False)
+    before = rag.ask(QUESTION, max_new_tokens=2).route
+    folder = rag.bank.index_path.with_suffix(".signals")
+    sound = {path.name: path.read_bytes() for path in folder.iterdir()}
+    name = min(sound)
+    data = sound[name]
+    (folder / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]) if damage == "flip" else data[:100])
+    (folder / "README").write_text("not ours")
+    embedded.clear()
+    rag.ingest(WORDED, progress=False)
+    assert [len(texts) for texts in embedded] == [1], "the sound ones are not made again"
+    assert rag.ask(QUESTION, max_new_tokens=2).route == before
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == {**sound, "README": b"not ours"}
+
+
+def test_a_folder_where_a_file_belongs(opened: Callable[..., QVPIC], caplog: pytest.LogCaptureFixture) -> None:
+    rag = opened(router="hybrid")
+    rag.ingest(WORDED, progress=False)
+    before = rag.ask(QUESTION, max_new_tokens=2).route
+    folder = rag.bank.index_path.with_suffix(".signals")
+    first, second, _ = sorted(folder.iterdir())
+    for path in (first, second):
+        path.unlink()
+    first.mkdir()
+    (folder / "other").mkdir()
+    rag.ingest(WORDED, progress=False)
+    assert caplog.text.count(f"{first}, where their file belongs, is none: move it away and ingest again") == 1
+    assert second.is_file()
+    after = rag.ask(QUESTION, max_new_tokens=2).route
+    assert after.pages == before.pages
+    assert "1 page(s)" in after.note
+    first.rmdir()
+    rag.ingest(WORDED, progress=False)
+    assert rag.ask(QUESTION, max_new_tokens=2).route == before
+    assert (folder / "other").is_dir()
+
+
 def test_texts_that_the_caller_brings(opened: Callable[..., QVPIC], bge: Path) -> None:
     rag = opened(router="hybrid")
     rag.ingest(WORDED[:1], progress=False)
