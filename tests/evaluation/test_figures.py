@@ -64,6 +64,20 @@ def test_defaults_are_named_once() -> None:
     assert [each.name for each in defaults(map(MethodName.read, names))] == ["qvpic", "qvpic@72-144"]
 
 
+@pytest.mark.parametrize("option", ["token_budget=500", "alpha=0.5", "budget=2", "router=hybrid", "anything=1"])
+def test_an_option_beside_the_defaults_is_another_method(tmp_path: Path, option: str) -> None:
+    other = f"qvpic+{option}"
+    read = MethodName.read(other)
+    assert not read.is_qvpic()
+    assert not read.is_qvpic(medium=None)
+    assert defaults([read]) == []
+    if option.partition("=")[0] not in ("alpha", "budget", "router"):
+        assert not read.is_qvpic(alpha=None, budget=None, router=None), "no cell of the map of alpha and budget"
+    scores = {"full@72": [1.0] * 4, "pic@72/prefix-free": [0.0] * 4, "qvpic": [0.5] * 4, other: [0.75] * 4}
+    run = load(scored(tmp_path, scores, dict.fromkeys(scores, 5.0)))
+    assert {each.first for each in claims(run)} == {"qvpic"}
+
+
 def test_conditionings_are_ordered_from_nothing_to_native() -> None:
     names = ["native", "dummy-16", "native-short", "dummy-4", "prefix-free", "something"]
     found = sorted((MethodName.read(f"pic@72/{name}") for name in names), key=lambda method: method.strength)
