@@ -1,7 +1,8 @@
 """Did the router promote the page that the answer stands on, and what did the model see where it answered wrongly?
 
 An answer is right where its exact match is 1. Evidence is promoted where all its pages are, and its rank is that of its
-last page, because a two-hop question needs both.
+last page, because a two-hop question needs both. Where documents are known and not which of their pages state the
+answer, one promoted page is enough, and the rank is that of the first. Evidence that retrieval missed was not promoted.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ __all__ = ["Audited", "audited", "write_audit"]
 class Audited:
     """One answer.
 
-    ``promoted`` is None where no evidence is known or there is no route, ``rank`` (from 0) also where the evidence
-    was not in the request.
+    ``promoted`` is None where no evidence is known or there is no route, ``rank`` (from 0) also where the evidence, or
+    a part of it that is needed, was not in the request.
     """
 
     example: Example
@@ -52,16 +53,16 @@ class _Failure:
 def audited(example: Example, answer: Answered) -> Audited:
     """Where the evidence of an answer went."""
     by_place = {routed["place"]: routed for routed in answer.route}
-    evidence = [by_place.get(place) for place in example.evidence or ()] if answer.route else []
-    seen = [routed for routed in evidence if routed is not None]
-    whole = bool(evidence) and len(seen) == len(evidence)
-    return Audited(
-        example,
-        answer,
-        answer.em >= 1 and not answer.error,
-        (whole and all(routed["promoted"] for routed in seen)) if evidence else None,
-        max(routed["rank"] for routed in seen) if whole else None,
-    )
+    evidence = example.evidence or ()
+    right = answer.em >= 1 and not answer.error
+    if not answer.route or not (evidence or example.missed):
+        return Audited(example, answer, right, None, None)
+    seen = [by_place[place] for place in evidence if place in by_place]
+    enough, last = (all, max) if example.evidence_all else (any, min)
+    if example.missed or not seen or (example.evidence_all and len(seen) < len(evidence)):
+        return Audited(example, answer, right, False, None)
+    promoted = enough(routed["promoted"] for routed in seen)
+    return Audited(example, answer, right, promoted, last(routed["rank"] for routed in seen))
 
 
 def write_audit(path: Path, out: Path | None = None, *, method: str | None = None, most: int = 50) -> Path:
@@ -175,7 +176,12 @@ def _by_tag(found: Sequence[Audited]) -> Table:
                 _share(each.right for each in known if not each.promoted),
             ]
         )  # fmt: skip
-    return Table(head, rows, "Ranks count from 1.")
+    note = "Ranks count from 1. Evidence that is not in the request was not promoted and has no rank."
+    if any(each.example.evidence_all for each in found):
+        note += " Evidence that is pages is promoted where all of them are; its rank is that of the last."
+    if not all(each.example.evidence_all for each in found):
+        note += " Evidence that is documents is promoted where any page of them is; its rank is that of the first."
+    return Table(head, rows, note)
 
 
 def _share(values: Iterable[bool]) -> str:

@@ -84,6 +84,8 @@ def failure_page(
         f"<p><b>Evidence that was not in the request:</b> {html.escape(_called(example.pages[place]))}</p>"
         for place in missing
     )
+    if example.missed:
+        left += "<p><b>There is evidence that retrieval missed.</b></p>"
     return page(
         f"Wrong answer {number}",
         f"""<p><a href="index.html">All</a></p>

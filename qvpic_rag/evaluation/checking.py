@@ -50,6 +50,8 @@ def record(cls: type[_T], line: bytes, where: str) -> _T:
         places = [] if values["evidence"] is None else values["evidence"]
         if not all(isinstance(place, int) and 0 <= place < len(values["pages"]) for place in places):
             raise InputError(f"{where}: evidence must be places in its pages, not {places!r:.60}.")
+        if values["missed"] and values["evidence"] is None:
+            raise InputError(f"{where}: evidence that is not known cannot be missed.")
         return Example.from_dict(values)  # type: ignore[return-value]
     if cls is Answered:
         for routed in values["route"]:

@@ -49,6 +49,47 @@ def test_evidence(evidence: Any, route: list[tuple[int, bool, int]], promoted: b
     assert (found.promoted, found.rank, found.right) == (promoted, rank, True)
 
 
+@pytest.mark.parametrize(
+    ("evidence", "missed", "every", "promoted", "rank"),
+    [
+        ((0, 1), False, True, False, 2),
+        ((0, 1), False, False, True, 0),
+        ((1, 2), False, False, False, 1),
+        ((0, 3), False, False, True, 0),  # page 3 is not in the request
+        ((0, 3), False, True, False, None),
+        ((3,), False, False, False, None),
+        ((), True, True, False, None),
+        ((), True, False, False, None),
+        ((0,), True, True, False, None),
+        ((0,), True, False, False, None),
+        ((), False, False, None, None),
+        (None, False, False, None, None),
+    ],
+)
+def test_evidence_of_documents_and_evidence_that_was_missed(
+    evidence: Any, missed: bool, every: bool, promoted: bool | None, rank: int | None
+) -> None:
+    route = tuple(routed(place, promoted=place == 0, rank=at) for place, at in ((0, 0), (1, 2), (2, 1)))
+    asked = example("a", pages=4, evidence=evidence, missed=missed, evidence_all=every)
+    found = audited(asked, answered("a", "qvpic", route=route))
+    assert (found.promoted, found.rank) == (promoted, rank)
+    assert audited(asked, answered("a", "full@72")).promoted is None
+
+
+def test_what_retrieval_missed_lowers_the_rate(tmp_path: Path) -> None:
+    route = (routed(0, promoted=True, rank=0),)
+    rows: list[Any] = [example("a", evidence_all=False), example("b", evidence=(), missed=True, evidence_all=False)]
+    rows += [answered("a", "qvpic", route=route), _wrong("b", route=route)]
+    index = write_audit(write(tmp_path, ["qvpic"], rows))
+    text = index.read_text(encoding="utf-8")
+    assert cells(text, "all") == ["all", "2", "2", "1/2 (50%)", "1.00", "1/2 (50%)", "1/1 (100%)", "0/1 (0%)"]
+    assert "Evidence that is documents is promoted where any page of them is" in text
+    assert "Evidence that is pages" not in text
+    page = (index.parent / "1.html").read_text(encoding="utf-8")
+    assert "evidence not promoted" in page
+    assert "There is evidence that retrieval missed." in page
+
+
 def test_an_answer_that_failed_is_wrong() -> None:
     assert not audited(example("a"), answered("a", "m", error="too long")).right
     assert not audited(example("a"), answered("a", "m", 0.9)).right

@@ -33,7 +33,7 @@ class _Asked:
     number: int
     question: str
     answers: tuple[str, ...]
-    evidence: frozenset[str] | None  # sources of documents
+    evidence: frozenset[str] | None  # sources of documents, of which all are needed
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Folder:
     questions : str
         A JSONL file of objects with ``question``, ``answer`` or ``answers`` (a text, or a list of texts), and, where
         it is known, ``evidence``: the document, or list of documents, that the answer follows from, each by its path or
-        the end of it. Or a CSV file with a header of the same names, several answers or documents separated by ``|``.
+        as much of its end as no other document has. Or a CSV file with a header of the same names, several answers or
+        documents separated by ``|``.
     documents : str | tuple[str, ...]
         Files, folders and patterns as ``qvpic ingest`` takes them; files in folders that cannot be read are left out.
     top_k : int
@@ -96,9 +97,10 @@ class Folder:
         vectors = reader.embedder.encode([each.question for each in asked], query=True)
         for each, vector in zip(asked, vectors, strict=True):
             places = index.search(vector, self.top_k)[0].tolist()
-            evidence = None
+            evidence, missed = None, False
             if each.evidence is not None:
                 evidence = tuple(at for at, place in enumerate(places) if sources[place] & each.evidence)
+                missed = not each.evidence <= set().union(*(sources[place] for place in places))
             yield Example(
                 id=f"q{each.number}",
                 group=f"q{each.number}",
@@ -109,8 +111,10 @@ class Folder:
                 query=each.question,
                 answers=each.answers,
                 evidence=evidence,
-                scoring="longbench",
+                scoring="plain",
                 max_new_tokens=_LONGEST,
+                missed=missed,
+                evidence_all=False,  # which pages of a document state it is not known
             )
 
     def _pages(self, reader: Paginator) -> tuple[list[Page], list[set[str]]]:
@@ -161,15 +165,20 @@ class Folder:
         answers = row.texts("answer" if "answer" in row.values else "answers")
         evidence = None
         if row.values.get("evidence") is not None:
-            evidence = frozenset(source for name in row.texts("evidence") for source in self._sources(row, name))
+            evidence = frozenset(self._source(row, name) for name in row.texts("evidence"))
         return _Asked(number, row.text("question"), answers, evidence)
 
-    def _sources(self, row: Row, name: str) -> list[str]:
+    def _source(self, row: Row, name: str) -> str:
         wanted = Path(name).as_posix()
-        found = [each.source for each in self._documents if f"/{each.source}".endswith(f"/{wanted}")]
+        sources = dict.fromkeys(each.source for each in self._documents)
+        found = [source for source in sources if f"/{source}".endswith(f"/{wanted}")]
+        if wanted in found:
+            return wanted
         if not found:
             raise row.wrong(f"no document is called {name!r}")
-        return found
+        if len(found) > 1:
+            raise row.wrong(f"{name!r} may be {' or '.join(map(repr, found))}; write more of its path")
+        return found[0]
 
 
 def _csv_rows(data: bytes, source: str) -> Iterator[Row]:
