@@ -52,18 +52,14 @@ def run_sections(run: Run, number: int, level: int = 2) -> Iterator[Section]:
             "Seen: the whole interval of the paired difference is on the claim's side of zero. Reversed: on the other. "
             "The intervals are of one comparison each; of many, some miss by chance."
         )
-        yield section("What the paper claims", note, tuple(claim_sentence(each, run.groups()) for each in found))
+        yield section("What the paper claims", note, tuple(claim_sentence(each) for each in found))
     yield from _conditioning(run, by_name, section, picture)
     yield from _times(run, by_name, section, picture)
     yield from _ablation(run, by_name, section, picture)
     yield from _sensitivity(run, by_name, section, picture)
     yield from _splits(run, section)
-    served = served_figures(run)
-    if served:
-        yield section(
-            "Several callers at once", "Times run from a request to its answer, the wait for its turn included.",
-            served_table(served),
-        )  # fmt: skip
+    if run.served:
+        yield section("Several callers at once", *_served(run))
     if any(row.offline_seconds is not None for row in figures):
         yield section("Ahead of questions", offline_table(figures))
 
@@ -249,6 +245,20 @@ def _splits(run: Run, section: _Section) -> Iterator[Section]:
                 found = run.split(method, of)
                 rows.append([method, *(with_interval(found.get(value)) for value in values)])
             yield section(title, Table(["F1 [95%]", *map(said, values)], rows))
+
+
+def _served(run: Run) -> Iterator[str | Table]:
+    found = served_figures(run)
+    yield (
+        "Times run from a request to its answer, the wait for its turn included. P95 is given from 20 requests on, P99 "
+        "from 100 on."
+    )
+    left_out = [f"{each.method} with {each.callers} callers ({each.n})" for each in found if not each.at_once]
+    if left_out:
+        yield f"Left out, because there were fewer requests than callers: {', '.join(left_out)}."
+    shown = [each for each in found if each.at_once]
+    if shown:
+        yield served_table(shown)
 
 
 def _pages(example: Example) -> int:

@@ -142,12 +142,24 @@ def test_a_run_that_goes_on(tmp_path: Path) -> None:
 
 def test_callers_and_offline_work(tmp_path: Path) -> None:
     rows: list[Any] = [example("a"), answered("a", "qvpic"), OfflineCost("g", "qvpic", 2, 3.0, 5_000_000)]
-    rows += [Served("qvpic", 4, "a", 1.0, 25.0, 150.0)]
+    rows += [Served("qvpic", 1, "a", 1.0, 25.0, 150.0)]
     report = write_report(write(tmp_path, ["qvpic"], rows))
     assert headings(report) == [*ALWAYS, "Several callers at once", "Ahead of questions"]
     text = report.read_text(encoding="utf-8")
-    assert "| qvpic | 4 | 1 | 25.0 | 25.0 | 25.0 | 150 | 150 | 150 |" in text
+    assert "| qvpic | 1 | 1 | 25.0 | - | - | 25.0 | 150 | - | - | 150 |" in text
     assert "| qvpic | 1.500 | 2.5 MB |" in text
+    assert "Left out" not in text
+
+
+@pytest.mark.parametrize("requests", [1, 3, 4, 16])
+def test_callers_that_were_never_at_once_are_not_shown(tmp_path: Path, requests: int) -> None:
+    rows: list[Any] = [example("a"), answered("a", "m")]
+    rows += [Served("m", callers, f"e{n}", 0.0, 1.0, 2.0) for callers in (4, 16) for n in range(requests)]
+    text = write_report(write(tmp_path, ["m"], rows)).read_text(encoding="utf-8")
+    for callers in (4, 16):
+        assert (f"| m | {callers} | {requests} |" in text) == (callers <= requests)
+        assert (f"m with {callers} callers ({requests})" in text) == (callers > requests)
+    assert ("| method | callers |" in text) == (requests >= 4)
 
 
 def test_by_kind(tmp_path: Path) -> None:
