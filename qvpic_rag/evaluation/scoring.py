@@ -13,7 +13,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from qvpic_rag.errors import InputError
@@ -63,8 +63,8 @@ def score(text: str, answers: Sequence[str], scoring: str) -> Score:
     text = bare_answer(text)
     if scoring == "longbench-first-line":
         text = text.lstrip("\n").split("\n")[0]
-    same = {"exact": str.strip, "plain": plain}.get(scoring, normalise)
     words = plain if scoring == "plain" else normalise
+    same: Callable[[str], str] = str.strip if scoring == "exact" else words
     return Score(
         f1=max(_overlap(words(text).split(), words(answer).split()) for answer in answers),
         em=float(any(same(text) == same(answer) for answer in answers)),

@@ -183,25 +183,32 @@ class Folder:
 
 def _csv_rows(data: bytes, source: str) -> Iterator[Row]:
     """Rows as they would stand in a JSONL file; a cell that is empty is not there."""
-    reader = csv.reader(io.StringIO(decode(data, source), newline=""), strict=True)
     header: list[str] | None = None
+    for number, cells in _csv_cells(decode(data, source), source):
+        where = f"{source}, line {number}"
+        if not any(cell.strip() for cell in cells):
+            continue
+        if header is None:
+            header = [cell.strip() for cell in cells]
+            if "question" not in header or len(set(header)) < len(header):
+                raise InputError(f"{where}: the header must name the columns, such as question,answer,evidence.")
+            continue
+        if len(cells) != len(header):
+            raise InputError(f"{where}: there are {len(cells)} cells for {len(header)} columns.")
+        values: dict[str, Any] = {name: cell.strip() for name, cell in zip(header, cells, strict=True) if cell.strip()}
+        for name in values.keys() - {"question"}:
+            values[name] = [part.strip() for part in values[name].split("|")]
+        yield Row(where, values)
+
+
+def _csv_cells(text: str, source: str) -> list[tuple[int, list[str]]]:
+    """The cells of each row, and the line that it ends on."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    limit = csv.field_size_limit()  # the whole process's, so it is put back
     try:
-        for cells in reader:
-            where = f"{source}, line {reader.line_num}"
-            if not any(cell.strip() for cell in cells):
-                continue
-            if header is None:
-                header = [cell.strip() for cell in cells]
-                if "question" not in header or len(set(header)) < len(header):
-                    raise InputError(f"{where}: the header must name the columns, such as question,answer,evidence.")
-                continue
-            if len(cells) != len(header):
-                raise InputError(f"{where}: there are {len(cells)} cells for {len(header)} columns.")
-            values: dict[str, Any] = {
-                name: cell.strip() for name, cell in zip(header, cells, strict=True) if cell.strip()
-            }
-            for name in values.keys() - {"question"}:
-                values[name] = [part.strip() for part in values[name].split("|")]
-            yield Row(where, values)
+        csv.field_size_limit(max(limit, len(text)))
+        return [(reader.line_num, cells) for cells in reader]
     except csv.Error as error:
         raise InputError(f"{source}, line {reader.line_num}: this is no CSV ({error}).") from error
+    finally:
+        csv.field_size_limit(limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,17 @@ def test_csv(folder: Path) -> None:
     )
 
 
+def test_a_long_cell_is_read(folder: Path) -> None:
+    limit = csv.field_size_limit()
+    question = "Who? " * 100_000
+    assert examples(f'question,answer\n"{question}",Ada\n', "asked.csv")[0].query == question.strip()
+    assert csv.field_size_limit() == limit
+    for wrong in (f'question,answer\n"{question},Ada\n', f'question\n"{question}",Ada\n'):
+        with pytest.raises(InputError):
+            examples(wrong, "asked.csv")
+        assert csv.field_size_limit() == limit
+
+
 def test_settings_know_questions_and_documents(folder: Path) -> None:
     def settings() -> Any:
         return open_suite("folder", questions="asked.jsonl", documents="docs").settings
@@ -158,6 +170,9 @@ def test_settings_know_questions_and_documents(folder: Path) -> None:
         ('{"question": "Who?", "answers": ["a", ""]}', "line 1: 'answers' must hold one text at least"),
         ('{"question": "Who?", "answer": "a", "evidnce": "x"}', "line 1: the field 'evidnce' is unknown; there are"),
         ('{"question": "Who?", "answer": "a", "evidence": "x.md"}', "line 1: no document is called 'x.md'"),
+        ('{"question": "Who?", "answer": "a", "answer": "b"}', "line 1: .*the key 'answer' stands twice in an object"),
+        ('\n{"question": ' + "[" * 100_000, "asked.jsonl, line 2: .*nested too deeply"),
+        ('{"question": "Who?", "answer": 1e999}', "line 1: .*1e999 is too large"),
         ('{"question": "Who?", "answer": "a", "evidence": "slo.md"}', "line 1: no document is called 'slo.md'"),
     ],
 )
