@@ -7,7 +7,8 @@ answer, one promoted page is enough, and the rank is that of the first. Evidence
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from qvpic_rag.config import RenderProfile
 from qvpic_rag.errors import InputError, QVPICError
-from qvpic_rag.evaluation.audit_page import failure_page, index_page
+from qvpic_rag.evaluation.audit_page import failure_page, failure_title, index_page
 from qvpic_rag.evaluation.document import Table
 from qvpic_rag.evaluation.records import Answered, Example
 from qvpic_rag.evaluation.rundir import runs_below
@@ -24,6 +25,8 @@ from qvpic_rag.evaluation.tables import Run
 from qvpic_rag.render import Renderer
 
 __all__ = ["Audited", "audited", "write_audit"]
+
+_HEAD = 1000  # bytes of a page that hold its title
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ def audited(example: Example, answer: Answered) -> Audited:
 def write_audit(path: Path, out: Path | None = None, *, method: str | None = None, most: int = 50) -> Path:
     """Write ``index.html`` and a page for each wrong answer of a method that routes.
 
+    Pages of an earlier audit that are not written again are removed.
+
     Parameters
     ----------
     path : Path
@@ -105,8 +110,8 @@ def write_audit(path: Path, out: Path | None = None, *, method: str | None = Non
                 if any(each.answer.route for each in held):
                     routed.append((f"{model}, {name}", _by_tag(held)))
                     failures.append([_Failure(model, profile, each) for each in held if not each.right])
-    shown = list(islice(_in_turn(failures), most))
     total = sum(map(len, failures))
+    shown = list(islice(_in_turn(failures), min(most, total)))
     head = ["model", "method", "answers", "right", "wrong", "of these, failed"]
     out = path / "audit" if out is None else out
     digits = len(str(len(shown)))
@@ -126,9 +131,21 @@ def write_audit(path: Path, out: Path | None = None, *, method: str | None = Non
         index = out / "index.html"
         text = index_page(Table(head, counts, texts=2), routed, links, total)
         index.write_text(text, encoding="utf-8", errors="replace")
+        _remove_earlier(out, {name for name, *_ in links})
     except OSError as error:
         raise QVPICError(f"The audit cannot be written ({error}); name another --out.") from error
     return index
+
+
+def _remove_earlier(out: Path, written: Set[str]) -> None:
+    """Take away pages about wrong answers that an earlier audit wrote and this one did not; nothing else."""
+    for path in out.iterdir():
+        number = re.fullmatch(r"0*([1-9][0-9]*)\.html", path.name)
+        if number is not None and path.name not in written and path.is_file() and not path.is_symlink():
+            title = f"<title>{failure_title(int(number[1]))}</title>".encode()
+            with path.open("rb") as file:
+                if title in file.read(_HEAD):
+                    path.unlink()
 
 
 class _Drawn:

@@ -18,6 +18,7 @@ from qvpic_rag.evaluation.wording import (
     main_table,
     offline_table,
     ratio,
+    said,
     served_table,
     with_interval,
 )
@@ -72,22 +73,16 @@ _Figures = dict[str, MethodFigures]
 
 def _settings(run: Run) -> Iterator[str | Table]:
     settings = run.settings
-    rows = [[f"suite {name}", _said(value)] for name, value in settings["suite"].items()]
+    rows = [[f"suite {name}", said(value)] for name, value in settings["suite"].items()]
     for name, value in settings["model"].items():
-        rows.append([f"model {name}", _said(value.get("name") if name == "profile" and value else value)])
+        rows.append([f"model {name}", said(value.get("name") if name == "profile" and value else value)])
     for name in ("preset", "embedder", "seed", "started"):
         if name in settings:
-            rows.append([name, _said(settings[name])])
-    rows += [[name, _said(value)] for name, value in settings.get("environment", {}).items()]
+            rows.append([name, said(settings[name])])
+    rows += [[name, said(value)] for name, value in settings.get("environment", {}).items()]
     others = set(settings) - {"format", "suite", "model", "methods", "preset", "embedder", "seed", "started"}
-    rows += [[name, _said(settings[name])] for name in sorted(others - {"environment"})]
+    rows += [[name, said(settings[name])] for name in sorted(others - {"environment"})]
     yield Table(["setting", "value"], rows, texts=2)
-
-
-def _said(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_said(each)}" for name, each in value.items())
-    return ", ".join(map(_said, value)) if isinstance(value, list) else "none" if value is None else str(value)
 
 
 def _overview(run: Run) -> Iterator[str]:
@@ -236,7 +231,7 @@ def _splits(run: Run, section: _Section) -> Iterator[Section]:
         ("By number of pages", _pages, lambda pages: count(pages, "page")),
         ("By kind", lambda example: example.kind, lambda kind: kind or "no kind"),
     ]
-    for title, of, said in splits:
+    for title, of, shown in splits:
         sizes = Counter(map(of, run.examples.values()))
         if len(sizes) > 1:
             values = sorted(sizes)
@@ -244,7 +239,7 @@ def _splits(run: Run, section: _Section) -> Iterator[Section]:
             for method in run.answers:
                 found = run.split(method, of)
                 rows.append([method, *(with_interval(found.get(value)) for value in values)])
-            yield section(title, Table(["F1 [95%]", *map(said, values)], rows))
+            yield section(title, Table(["F1 [95%]", *map(shown, values)], rows))
 
 
 def _served(run: Run) -> Iterator[str | Table]:

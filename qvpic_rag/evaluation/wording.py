@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from qvpic_rag.evaluation.claims import Claim
 from qvpic_rag.evaluation.document import Table
 from qvpic_rag.evaluation.tables import Estimate, MethodFigures, Percentiles
 
-__all__ = ["claim_sentence", "count", "main_table", "offline_table", "ratio", "served_table", "size", "with_interval"]
+__all__ = [
+    "claim_sentence",
+    "count",
+    "main_table",
+    "offline_table",
+    "ratio",
+    "said",
+    "served_table",
+    "size",
+    "with_interval",
+]
 
 _ROUGH = 10  # groups below which percentiles of resampled means are rough
 
@@ -16,6 +27,13 @@ _ROUGH = 10  # groups below which percentiles of resampled means are rough
 def count(number: int, noun: str, more: str = "s") -> str:
     """Such as "1 example" and "2 examples"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{more}"
+
+
+def said(value: Any) -> str:
+    """A setting, as it is shown."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {said(each)}" for name, each in value.items())
+    return ", ".join(map(said, value)) if isinstance(value, list) else "none" if value is None else str(value)
 
 
 def size(nbytes: float | None) -> str:

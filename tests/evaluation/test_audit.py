@@ -203,6 +203,20 @@ def test_most_takes_from_methods_in_turn(tmp_path: Path) -> None:
     assert not write_audit(folder, tmp_path / "none", most=0).with_name("1.html").exists()
 
 
+def test_pages_of_an_earlier_audit_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    route = (routed(0, promoted=True, rank=0),)
+    rows: list[Any] = [row for n in range(12) for row in (example(f"e{n}"), _wrong(f"e{n}", route=route))]
+    folder = write(tmp_path / "run", ["qvpic"], rows)
+    out = write_audit(folder, most=10**24).parent
+    assert {path.name for path in out.iterdir()} == {"index.html", *(f"{n:02}.html" for n in range(1, 13))}
+    for name in ("2024.html", "3.html", "mine.html", "1.htm", "0.html"):
+        (out / name).write_text("<title>Mine</title>")
+    (out / "99.html").mkdir()
+    write_audit(folder, most=2)
+    mine = {"2024.html", "3.html", "mine.html", "1.htm", "0.html", "99.html"}
+    assert {path.name for path in out.iterdir()} == {"index.html", "1.html", "2.html", *mine}
+
+
 def test_methods_without_routes_are_counted(tmp_path: Path) -> None:
     index = write_audit(write(tmp_path, ["full@72"], [example("a"), _wrong("a", "full@72")]))
     text = index.read_text(encoding="utf-8")
