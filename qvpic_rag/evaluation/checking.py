@@ -12,10 +12,10 @@ from qvpic_rag.errors import ConfigError, InputError
 from qvpic_rag.evaluation.records import Answered, Example
 from qvpic_rag.evaluation.strict_json import strict_json
 
-__all__ = ["check_settings", "record"]
+__all__ = ["FORMAT", "check_settings", "record"]
 
 _T = TypeVar("_T")
-_FORMAT = 1
+FORMAT = 1
 _SETTINGS = {
     "suite": "dict", "model": "dict", "methods": "tuple[str, ...]", "environment": "dict", "embedder": "str | None",
     "preset": "str | None", "seed": "int", "started": "str",
@@ -40,7 +40,7 @@ def check_settings(settings: Any, where: str) -> None:
     """
     if not isinstance(settings, dict) or not _fits(settings.get("format"), "int") or settings["format"] < 1:
         raise InputError(f"{where} does not describe a run; name the --out of `qvpic eval run`.")
-    if settings["format"] > _FORMAT:
+    if settings["format"] > FORMAT:
         raise InputError(f"{where} was written by a newer qvpic-rag; upgrade qvpic-rag to read it.")
     for name, declared in _SETTINGS.items():
         if name not in settings and name in _NEEDED:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from qvpic_rag.errors import ConfigError, InputError, QVPICError
-from qvpic_rag.evaluation.checking import check_settings, record
+from qvpic_rag.evaluation.checking import FORMAT, check_settings, record
 from qvpic_rag.evaluation.records import Answered, Example, OfflineCost, Served, Timed
 from qvpic_rag.evaluation.strict_json import strict_json
 
@@ -26,7 +26,6 @@ __all__ = ["Record", "RunFolder", "runs_below"]
 
 Record: TypeAlias = Example | Answered | Timed | OfflineCost | Served
 
-_FORMAT = 1
 _SETTINGS = "run.json"
 _LOCK = "run.lock"
 _KINDS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
@@ -257,7 +256,7 @@ def _agreed(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
             if (path / f"{kind}.jsonl").exists():
                 raise ConfigError(f"{path} holds {kind}.jsonl but no {_SETTINGS}; use another --out.")
         started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        agreed = {"format": _FORMAT, "started": started, **settings}
+        agreed = {"format": FORMAT, "started": started, **settings}
     else:
         there, here = dict(_flat(held)), dict(_flat(settings))
         for name in [*there, *(name for name in here if name not in there)]:
