@@ -1,12 +1,14 @@
 """Did the router promote the page that the answer stands on, and what did the model see where it answered wrongly?
 
 An answer is right where its exact match is 1. Evidence is promoted where all its pages are, and its rank is that of its
-last page, because a two-hop question needs both.
+last page, because a two-hop question needs both. Where documents are known and not which of their pages state the
+answer, one promoted page is enough, and the rank is that of the first. Evidence that retrieval missed was not promoted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 
 from qvpic_rag.config import RenderProfile
 from qvpic_rag.errors import InputError, QVPICError
-from qvpic_rag.evaluation.audit_page import failure_page, index_page
+from qvpic_rag.evaluation.audit_page import failure_page, failure_title, index_page
 from qvpic_rag.evaluation.document import Table
 from qvpic_rag.evaluation.records import Answered, Example
 from qvpic_rag.evaluation.rundir import runs_below
@@ -24,13 +26,15 @@ from qvpic_rag.render import Renderer
 
 __all__ = ["Audited", "audited", "write_audit"]
 
+_HEAD = 1000  # bytes of a page that hold its title
+
 
 @dataclass(frozen=True)
 class Audited:
     """One answer.
 
-    ``promoted`` is None where no evidence is known or there is no route, ``rank`` (from 0) also where the evidence
-    was not in the request.
+    ``promoted`` is None where no evidence is known or there is no route, ``rank`` (from 0) also where the evidence, or
+    a part of it that is needed, was not in the request.
     """
 
     example: Example
@@ -52,20 +56,22 @@ class _Failure:
 def audited(example: Example, answer: Answered) -> Audited:
     """Where the evidence of an answer went."""
     by_place = {routed["place"]: routed for routed in answer.route}
-    evidence = [by_place.get(place) for place in example.evidence or ()] if answer.route else []
-    seen = [routed for routed in evidence if routed is not None]
-    whole = bool(evidence) and len(seen) == len(evidence)
-    return Audited(
-        example,
-        answer,
-        answer.em >= 1 and not answer.error,
-        (whole and all(routed["promoted"] for routed in seen)) if evidence else None,
-        max(routed["rank"] for routed in seen) if whole else None,
-    )
+    evidence = example.evidence or ()
+    right = answer.em >= 1 and not answer.error
+    if not answer.route or not (evidence or example.missed):
+        return Audited(example, answer, right, None, None)
+    seen = [by_place[place] for place in evidence if place in by_place]
+    enough, last = (all, max) if example.evidence_all else (any, min)
+    if example.missed or not seen or (example.evidence_all and len(seen) < len(evidence)):
+        return Audited(example, answer, right, False, None)
+    promoted = enough(routed["promoted"] for routed in seen)
+    return Audited(example, answer, right, promoted, last(routed["rank"] for routed in seen))
 
 
 def write_audit(path: Path, out: Path | None = None, *, method: str | None = None, most: int = 50) -> Path:
     """Write ``index.html`` and a page for each wrong answer of a method that routes.
+
+    Pages of an earlier audit that are not written again are removed.
 
     Parameters
     ----------
@@ -104,8 +110,8 @@ def write_audit(path: Path, out: Path | None = None, *, method: str | None = Non
                 if any(each.answer.route for each in held):
                     routed.append((f"{model}, {name}", _by_tag(held)))
                     failures.append([_Failure(model, profile, each) for each in held if not each.right])
-    shown = list(islice(_in_turn(failures), most))
     total = sum(map(len, failures))
+    shown = list(islice(_in_turn(failures), min(most, total)))
     head = ["model", "method", "answers", "right", "wrong", "of these, failed"]
     out = path / "audit" if out is None else out
     digits = len(str(len(shown)))
@@ -125,9 +131,21 @@ def write_audit(path: Path, out: Path | None = None, *, method: str | None = Non
         index = out / "index.html"
         text = index_page(Table(head, counts, texts=2), routed, links, total)
         index.write_text(text, encoding="utf-8", errors="replace")
+        _remove_earlier(out, {name for name, *_ in links})
     except OSError as error:
         raise QVPICError(f"The audit cannot be written ({error}); name another --out.") from error
     return index
+
+
+def _remove_earlier(out: Path, written: Set[str]) -> None:
+    """Take away pages about wrong answers that an earlier audit wrote and this one did not; nothing else."""
+    for path in out.iterdir():
+        number = re.fullmatch(r"0*([1-9][0-9]*)\.html", path.name)
+        if number is not None and path.name not in written and path.is_file() and not path.is_symlink():
+            title = f"<title>{failure_title(int(number[1]))}</title>".encode()
+            with path.open("rb") as file:
+                if title in file.read(_HEAD):
+                    path.unlink()
 
 
 class _Drawn:
@@ -175,7 +193,12 @@ def _by_tag(found: Sequence[Audited]) -> Table:
                 _share(each.right for each in known if not each.promoted),
             ]
         )  # fmt: skip
-    return Table(head, rows, "Ranks count from 1.")
+    note = "Ranks count from 1. Evidence that is not in the request was not promoted and has no rank."
+    if any(each.example.evidence_all for each in found):
+        note += " Evidence that is pages is promoted where all of them are; its rank is that of the last."
+    if not all(each.example.evidence_all for each in found):
+        note += " Evidence that is documents is promoted where any page of them is; its rank is that of the first."
+    return Table(head, rows, note)
 
 
 def _share(values: Iterable[bool]) -> str:

@@ -14,7 +14,7 @@ from qvpic_rag.evaluation.document import Table, html_table, page
 from qvpic_rag.evaluation.records import Answered, Example
 from qvpic_rag.records import Page
 
-__all__ = ["failure_page", "index_page"]
+__all__ = ["failure_page", "failure_title", "index_page"]
 
 
 def index_page(
@@ -52,6 +52,11 @@ def index_page(
     return page("Audit", "\n".join(body))
 
 
+def failure_title(number: int) -> str:
+    """Of the page about a wrong answer."""
+    return f"Wrong answer {number}"
+
+
 def failure_page(
     number: int,
     model: str,
@@ -84,8 +89,10 @@ def failure_page(
         f"<p><b>Evidence that was not in the request:</b> {html.escape(_called(example.pages[place]))}</p>"
         for place in missing
     )
+    if example.missed:
+        left += "<p><b>There is evidence that retrieval missed.</b></p>"
     return page(
-        f"Wrong answer {number}",
+        failure_title(number),
         f"""<p><a href="index.html">All</a></p>
 <p class="soft">{html.escape(model)}, {html.escape(answer.method)}, example {html.escape(example.id)}{tags};
 {_evidence(promoted)}{where}; F1 {answer.f1:.3f}, ended by {html.escape(answer.finish_reason)}.</p>

@@ -15,6 +15,7 @@ __all__ = ["Claim", "claims"]
 class Claim:
     """A claim, the two methods it is about, and by how much the first is better.
 
+    ``n`` examples of ``groups`` groups were measured with both.
     ``gain`` is positive where the claim holds: F1 of the first minus the second's, or milliseconds that it takes less.
     """
 
@@ -23,6 +24,7 @@ class Claim:
     second: str
     unit: str
     n: int
+    groups: int
     gain: Estimate
 
     @property
@@ -64,14 +66,14 @@ def _quicker(run: Run) -> Iterator[Claim]:
         for other in run.methods:
             if other.family == "full" and other.medium in first.pair:
                 times, others = run.times.get(first.name, {}), run.times.get(other.name, {})
-                gain = run.difference(others, times)
+                gain, both = run.difference(others, times), times.keys() & others.keys()
                 if gain is not None:
                     text = "QV-PIC's first token comes before full prefill's"
-                    yield Claim(text, first.name, other.name, "ms", len(times.keys() & others.keys()), gain)
+                    yield Claim(text, first.name, other.name, "ms", len(both), run.groups(both), gain)
 
 
 def _better(text: str, run: Run, first: MethodName, second: MethodName) -> Iterator[Claim]:
     scores, others = run.scores(first.name), run.scores(second.name)
-    gain = run.difference(scores, others)
+    gain, both = run.difference(scores, others), scores.keys() & others.keys()
     if gain is not None:
-        yield Claim(text, first.name, second.name, "F1", len(scores.keys() & others.keys()), gain)
+        yield Claim(text, first.name, second.name, "F1", len(both), run.groups(both), gain)

@@ -20,6 +20,7 @@ _SPECIFICATION = re.compile(
     r"(/(?P<conditioning>[a-z0-9-]+))?"
     r"(?P<options>(\+[a-z_]+=[a-z0-9.]+)*)"
 )
+_DEFAULTS = {"alpha": "0.65", "budget": "4", "router": "dense"}  # QV-PIC's
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class MethodName:
         What stands before a page when it is compiled, of caches of pages: ``native``, ``native-short``,
         ``prefix-free`` or ``dummy-K``; else "".
     options : Mapping[str, str]
-        QV-PIC's ``alpha``, ``budget`` and ``router``, its defaults included.
+        QV-PIC's ``alpha``, ``budget`` and ``router``, its defaults included, and whatever else its name sets.
     """
 
     name: str
@@ -57,7 +58,7 @@ class MethodName:
         options: dict[str, str] = {}
         if family == "qvpic":
             medium = medium or "72-120"
-            options = {"alpha": "0.65", "budget": "4", "router": "dense"}
+            options = dict(_DEFAULTS)
             options |= dict(option.split("=") for option in found["options"].split("+")[1:])
             try:
                 options |= {each: f"{float(options[each]):g}" for each in ("alpha", "budget")}  # 0.650 is 0.65
@@ -88,13 +89,12 @@ class MethodName:
     def is_qvpic(self, **differing: Any) -> bool:
         """Whether this is QV-PIC with its defaults but for what is named: ``medium``, ``conditioning`` or an option.
 
-        A name given ``None`` may have any value.
+        A name given ``None`` may have any value. An option that has no default, such as ``token_budget``, differs.
         """
         parts = {"medium": self.medium, "conditioning": self.conditioning, **self.options}
-        defaults = {"medium": "72-120", "conditioning": "native", "alpha": "0.65", "budget": "4", "router": "dense"}
-        wanted = defaults | differing
+        wanted = {"medium": "72-120", "conditioning": "native", **_DEFAULTS, **differing}
         return self.family == "qvpic" and all(
-            wanted.get(name) is None or wanted[name] == value for name, value in parts.items()
+            name in wanted and wanted[name] in (None, value) for name, value in parts.items()
         )
 
 

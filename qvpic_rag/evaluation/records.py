@@ -34,13 +34,18 @@ class Example:
     evidence : tuple[int, ...] | None
         Places in ``pages`` that the answer follows from; None where that is not known, empty where none states it.
     scoring : str
-        ``exact`` or ``longbench`` or ``longbench-first-line``: how an answer is cleaned before it is scored.
+        One of :data:`~qvpic_rag.evaluation.scoring.SCORINGS`: how an answer is cleaned before it is scored.
     max_new_tokens : int
         Longest answer, tokens.
     tags : tuple[str, ...]
         What an audit splits by: ``number``, ``name``, ``negation``, ``two-hop`` ...
     cut : bool
         Whether the context was shortened in the middle to fit.
+    missed : bool
+        Whether there is evidence that is not among ``pages``, because retrieval missed it.
+    evidence_all : bool
+        Whether the answer needs every place of ``evidence``; else any one will do, where documents are known and not
+        which of their pages.
     """
 
     id: str
@@ -56,6 +61,8 @@ class Example:
     max_new_tokens: int
     tags: tuple[str, ...] = ()
     cut: bool = False
+    missed: bool = False
+    evidence_all: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-able object."""

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import secrets
+import stat
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
@@ -17,14 +18,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from qvpic_rag.errors import ConfigError, InputError, QVPICError
-from qvpic_rag.evaluation.checking import record
+from qvpic_rag.evaluation.checking import FORMAT, check_settings, record
 from qvpic_rag.evaluation.records import Answered, Example, OfflineCost, Served, Timed
+from qvpic_rag.evaluation.strict_json import strict_json
 
 __all__ = ["Record", "RunFolder", "runs_below"]
 
 Record: TypeAlias = Example | Answered | Timed | OfflineCost | Served
 
-_FORMAT = 1
 _SETTINGS = "run.json"
 _LOCK = "run.lock"
 _KINDS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
@@ -83,12 +84,17 @@ class RunFolder:
         Raises
         ------
         ConfigError
-            The folder holds a run with other settings, or records without a ``run.json``.
+            The folder holds a run with other settings, or records without a ``run.json``; or the settings are none that
+            could be read again.
         InputError
             Another process writes to the folder.
         QVPICError
             The folder cannot be written.
         """
+        try:
+            wanted = strict_json(json.dumps(settings).encode())
+        except ValueError as error:
+            raise ConfigError(f"The run's settings could not be read again ({error}); choose others.") from error
         try:
             path.mkdir(parents=True, exist_ok=True)
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -96,7 +102,7 @@ class RunFolder:
             raise QVPICError(f"{path} cannot be written ({error.strerror}); use another --out.") from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            agreed = _agreed(path, json.loads(json.dumps(settings)))
+            agreed = _agreed(path, wanted)
             _repair(path)
             return cls(path, agreed, lock)
         except BlockingIOError:
@@ -145,6 +151,8 @@ class RunFolder:
         path = self.path / f"{kind}.jsonl"
         seen = set()
         try:
+            if not _is_there(path):
+                return
             with path.open("rb") as file:
                 for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n"):
@@ -154,8 +162,6 @@ class RunFolder:
                     if name not in seen:
                         seen.add(name)
                         yield row
-        except FileNotFoundError:
-            return
         except OSError as error:
             raise InputError(f"{path} cannot be read ({error.strerror}).") from error
 
@@ -192,6 +198,8 @@ def runs_below(path: Path) -> list[RunFolder]:
     InputError
         There is none.
     """
+    if path.is_file():
+        raise InputError(f"{path} is a file; name the folder that holds the run, such as {path.parent}.")
     if (path / _SETTINGS).is_file():
         return [RunFolder.open(path)]
     below = sorted(path.iterdir()) if path.is_dir() else []
@@ -220,21 +228,24 @@ def _kind(name: str) -> tuple[type[Any], tuple[str, ...]]:
 def _settings(path: Path) -> dict[str, Any] | None:
     file = path / _SETTINGS
     try:
-        settings = json.loads(file.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        if not _is_there(file):
+            return None
+        settings: dict[str, Any] = strict_json(file.read_bytes())
     except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read ({error}); use another --out.") from error
-    if not isinstance(settings, dict) or not isinstance(settings.get("format"), int):
-        raise InputError(f"{file} does not describe a run; name the --out of `qvpic eval run`.")
-    if settings["format"] > _FORMAT:
-        raise InputError(f"{file} was written by a newer qvpic-rag; upgrade qvpic-rag to read it.")
-    for name, kind in (("suite", dict), ("model", dict), ("methods", list)):
-        if not isinstance(settings.get(name), kind):
-            raise InputError(f"{file} has no {name}; the run is damaged, use another --out.")
-    if not all(isinstance(name, str) for name in settings["methods"]):
-        raise InputError(f"{file} has a method that is no name; the run is damaged, use another --out.")
+    check_settings(settings, str(file))
     return settings
+
+
+def _is_there(file: Path) -> bool:
+    """Whether there is a file; something else, such as a pipe, would be waited for without end."""
+    try:
+        mode = file.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if not stat.S_ISREG(mode):
+        raise InputError(f"{file} is not a regular file; take it away, or use another folder.")
+    return True
 
 
 def _agreed(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
@@ -245,7 +256,7 @@ def _agreed(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
             if (path / f"{kind}.jsonl").exists():
                 raise ConfigError(f"{path} holds {kind}.jsonl but no {_SETTINGS}; use another --out.")
         started = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        agreed = {"format": _FORMAT, "started": started, **settings}
+        agreed = {"format": FORMAT, "started": started, **settings}
     else:
         there, here = dict(_flat(held)), dict(_flat(settings))
         for name in [*there, *(name for name in here if name not in there)]:
@@ -285,9 +296,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 def _repair(path: Path) -> None:
     """Cut off the lines that writers were killed in."""
     for kind in _KINDS:
-        try:
+        if _is_there(path / f"{kind}.jsonl"):
             with (path / f"{kind}.jsonl").open("r+b") as file:
                 whole = sum(len(line) for line in file if line.endswith(b"\n"))
                 file.truncate(whole)
-        except FileNotFoundError:
-            continue

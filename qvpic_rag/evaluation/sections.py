@@ -18,6 +18,7 @@ from qvpic_rag.evaluation.wording import (
     main_table,
     offline_table,
     ratio,
+    said,
     served_table,
     with_interval,
 )
@@ -52,18 +53,14 @@ def run_sections(run: Run, number: int, level: int = 2) -> Iterator[Section]:
             "Seen: the whole interval of the paired difference is on the claim's side of zero. Reversed: on the other. "
             "The intervals are of one comparison each; of many, some miss by chance."
         )
-        yield section("What the paper claims", note, tuple(claim_sentence(each, run.groups()) for each in found))
+        yield section("What the paper claims", note, tuple(claim_sentence(each) for each in found))
     yield from _conditioning(run, by_name, section, picture)
     yield from _times(run, by_name, section, picture)
     yield from _ablation(run, by_name, section, picture)
     yield from _sensitivity(run, by_name, section, picture)
     yield from _splits(run, section)
-    served = served_figures(run)
-    if served:
-        yield section(
-            "Several callers at once", "Times run from a request to its answer, the wait for its turn included.",
-            served_table(served),
-        )  # fmt: skip
+    if run.served:
+        yield section("Several callers at once", *_served(run))
     if any(row.offline_seconds is not None for row in figures):
         yield section("Ahead of questions", offline_table(figures))
 
@@ -76,22 +73,16 @@ _Figures = dict[str, MethodFigures]
 
 def _settings(run: Run) -> Iterator[str | Table]:
     settings = run.settings
-    rows = [[f"suite {name}", _said(value)] for name, value in settings["suite"].items()]
+    rows = [[f"suite {name}", said(value)] for name, value in settings["suite"].items()]
     for name, value in settings["model"].items():
-        rows.append([f"model {name}", _said(value.get("name") if name == "profile" and value else value)])
+        rows.append([f"model {name}", said(value.get("name") if name == "profile" and value else value)])
     for name in ("preset", "embedder", "seed", "started"):
         if name in settings:
-            rows.append([name, _said(settings[name])])
-    rows += [[name, _said(value)] for name, value in settings.get("environment", {}).items()]
+            rows.append([name, said(settings[name])])
+    rows += [[name, said(value)] for name, value in settings.get("environment", {}).items()]
     others = set(settings) - {"format", "suite", "model", "methods", "preset", "embedder", "seed", "started"}
-    rows += [[name, _said(settings[name])] for name in sorted(others - {"environment"})]
+    rows += [[name, said(settings[name])] for name in sorted(others - {"environment"})]
     yield Table(["setting", "value"], rows, texts=2)
-
-
-def _said(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_said(each)}" for name, each in value.items())
-    return ", ".join(map(_said, value)) if isinstance(value, list) else "none" if value is None else str(value)
 
 
 def _overview(run: Run) -> Iterator[str]:
@@ -240,7 +231,7 @@ def _splits(run: Run, section: _Section) -> Iterator[Section]:
         ("By number of pages", _pages, lambda pages: count(pages, "page")),
         ("By kind", lambda example: example.kind, lambda kind: kind or "no kind"),
     ]
-    for title, of, said in splits:
+    for title, of, shown in splits:
         sizes = Counter(map(of, run.examples.values()))
         if len(sizes) > 1:
             values = sorted(sizes)
@@ -248,7 +239,21 @@ def _splits(run: Run, section: _Section) -> Iterator[Section]:
             for method in run.answers:
                 found = run.split(method, of)
                 rows.append([method, *(with_interval(found.get(value)) for value in values)])
-            yield section(title, Table(["F1 [95%]", *map(said, values)], rows))
+            yield section(title, Table(["F1 [95%]", *map(shown, values)], rows))
+
+
+def _served(run: Run) -> Iterator[str | Table]:
+    found = served_figures(run)
+    yield (
+        "Times run from a request to its answer, the wait for its turn included. P95 is given from 20 requests on, P99 "
+        "from 100 on."
+    )
+    left_out = [f"{each.method} with {each.callers} callers ({each.n})" for each in found if not each.at_once]
+    if left_out:
+        yield f"Left out, because there were fewer requests than callers: {', '.join(left_out)}."
+    shown = [each for each in found if each.at_once]
+    if shown:
+        yield served_table(shown)
 
 
 def _pages(example: Example) -> int:

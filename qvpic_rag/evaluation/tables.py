@@ -65,13 +65,21 @@ class MethodFigures:
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Milliseconds within which half, 95% and 99% of ``n`` requests of ``callers`` at once had answered."""
+    """Milliseconds within which half, 95%, 99% and all of ``n`` requests of ``callers`` at once had answered.
+
+    95% is None below 20 requests and 99% below 100: there would be no request above them but the slowest.
+    """
 
     method: str
     callers: int
     n: int
-    ttft: tuple[float, float, float]
-    total: tuple[float, float, float]
+    ttft: tuple[float | None, ...]
+    total: tuple[float | None, ...]
+
+    @property
+    def at_once(self) -> bool:
+        """Whether there were requests enough for so many callers."""
+        return self.n >= self.callers
 
 
 @dataclass(frozen=True)
@@ -176,10 +184,9 @@ class Run:
             return Estimate(fmean(first) - fmean(second), None, None)
         return Estimate(*paired(first, second, groups))
 
-    def groups(self) -> int:
-        """How many groups the examples with an answer are of."""
-        answered = {name for held in self.answers.values() for name in held}
-        return len({self.examples[name].group for name in answered})
+    def groups(self, names: Iterable[str]) -> int:
+        """How many groups these examples are of."""
+        return len({self.examples[name].group for name in names})
 
 
 def method_figures(run: Run, against: str | None = None) -> list[MethodFigures]:
@@ -229,7 +236,7 @@ def served_figures(run: Run) -> list[Percentiles]:
     for method, callers in sorted(cells, key=lambda cell: (order.get(cell[0], len(order)), cell)):
         rows = cells[method, callers]
         ttft, total = ([getattr(row, name) for row in rows] for name in ("ttft", "total"))
-        found.append(Percentiles(method, callers, len(rows), _three(ttft), _three(total)))
+        found.append(Percentiles(method, callers, len(rows), _parts(ttft), _parts(total)))
     return found
 
 
@@ -242,5 +249,6 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
-def _three(values: Sequence[float]) -> tuple[float, float, float]:
-    return percentile(values, 0.5), percentile(values, 0.95), percentile(values, 0.99)
+def _parts(values: Sequence[float]) -> tuple[float | None, ...]:
+    parts = ((0.5, 1), (0.95, 20), (0.99, 100), (1.0, 1))
+    return tuple(percentile(values, share) if len(values) >= least else None for share, least in parts)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from qvpic_rag.evaluation.claims import Claim
 from qvpic_rag.evaluation.document import Table
 from qvpic_rag.evaluation.tables import Estimate, MethodFigures, Percentiles
 
-__all__ = ["claim_sentence", "count", "main_table", "offline_table", "ratio", "served_table", "size", "with_interval"]
+__all__ = [
+    "claim_sentence",
+    "count",
+    "main_table",
+    "offline_table",
+    "ratio",
+    "said",
+    "served_table",
+    "size",
+    "with_interval",
+]
 
 _ROUGH = 10  # groups below which percentiles of resampled means are rough
 
@@ -16,6 +27,13 @@ _ROUGH = 10  # groups below which percentiles of resampled means are rough
 def count(number: int, noun: str, more: str = "s") -> str:
     """Such as "1 example" and "2 examples"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}{more}"
+
+
+def said(value: Any) -> str:
+    """A setting, as it is shown."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {said(each)}" for name, each in value.items())
+    return ", ".join(map(said, value)) if isinstance(value, list) else "none" if value is None else str(value)
 
 
 def size(nbytes: float | None) -> str:
@@ -82,7 +100,7 @@ def offline_table(rows: Sequence[MethodFigures]) -> Table:
 def served_table(rows: Sequence[Percentiles]) -> Table:
     """Several callers at once."""
     head = ["method", "callers", "requests"]
-    head += [f"{what} P{part}, ms" for what in ("TTFT", "total") for part in (50, 95, 99)]
+    head += [f"{what} {part}, ms" for what in ("TTFT", "total") for part in ("P50", "P95", "P99", "longest")]
     body = [
         [row.method, str(row.callers), str(row.n), *map(milliseconds, row.ttft), *map(milliseconds, row.total)]
         for row in rows
@@ -90,7 +108,7 @@ def served_table(rows: Sequence[Percentiles]) -> Table:
     return Table(head, body)
 
 
-def claim_sentence(claim: Claim, groups: int) -> str:
+def claim_sentence(claim: Claim) -> str:
     """What was found, as one sentence that says no more than the interval does."""
     unit = " ms" if claim.unit == "ms" else ""
     digits = 1 if claim.unit == "ms" else 3
@@ -99,5 +117,5 @@ def claim_sentence(claim: Claim, groups: int) -> str:
     if claim.gain.low is None or claim.gain.high is None:
         return f"{claim.text}: not told ({where}: {difference}; one group of examples gives no interval)."
     interval = f"interval {claim.gain.low:+.{digits}f} to {claim.gain.high:+.{digits}f}{unit}"
-    rough = f"; only {groups} groups, so the interval is rough" if groups < _ROUGH else ""
+    rough = f"; only {claim.groups} groups, so the interval is rough" if claim.groups < _ROUGH else ""
     return f"{claim.text}: {claim.verdict} ({where}: {difference}, {interval}{rough})."

@@ -30,9 +30,12 @@ def test_wrong_use_exits_with_2(run: Run, folder: Path, tmp_path: Path) -> None:
         found = run("eval", command, tmp_path / "nowhere")
         assert found.code == 2
         assert "holds no run" in found.error
+        found = run("eval", command, folder / "run.json")
+        assert (found.code, f"name the folder that holds the run, such as {folder}" in found.error) == (2, True)
     found = run("eval", "audit", folder, "--method", "full@72")
     assert (found.code, "has no answers of 'full@72'" in found.error) == (2, True)
     assert run("eval", "audit", folder, "--most", -1).code == 2
+    assert run("eval", "audit", folder, "--most", 10**24).code == 0
 
 
 def test_a_report_without_matplotlib(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

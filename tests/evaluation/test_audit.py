@@ -49,6 +49,47 @@ def test_evidence(evidence: Any, route: list[tuple[int, bool, int]], promoted: b
     assert (found.promoted, found.rank, found.right) == (promoted, rank, True)
 
 
+@pytest.mark.parametrize(
+    ("evidence", "missed", "every", "promoted", "rank"),
+    [
+        ((0, 1), False, True, False, 2),
+        ((0, 1), False, False, True, 0),
+        ((1, 2), False, False, False, 1),
+        ((0, 3), False, False, True, 0),  # page 3 is not in the request
+        ((0, 3), False, True, False, None),
+        ((3,), False, False, False, None),
+        ((), True, True, False, None),
+        ((), True, False, False, None),
+        ((0,), True, True, False, None),
+        ((0,), True, False, False, None),
+        ((), False, False, None, None),
+        (None, False, False, None, None),
+    ],
+)
+def test_evidence_of_documents_and_evidence_that_was_missed(
+    evidence: Any, missed: bool, every: bool, promoted: bool | None, rank: int | None
+) -> None:
+    route = tuple(routed(place, promoted=place == 0, rank=at) for place, at in ((0, 0), (1, 2), (2, 1)))
+    asked = example("a", pages=4, evidence=evidence, missed=missed, evidence_all=every)
+    found = audited(asked, answered("a", "qvpic", route=route))
+    assert (found.promoted, found.rank) == (promoted, rank)
+    assert audited(asked, answered("a", "full@72")).promoted is None
+
+
+def test_what_retrieval_missed_lowers_the_rate(tmp_path: Path) -> None:
+    route = (routed(0, promoted=True, rank=0),)
+    rows: list[Any] = [example("a", evidence_all=False), example("b", evidence=(), missed=True, evidence_all=False)]
+    rows += [answered("a", "qvpic", route=route), _wrong("b", route=route)]
+    index = write_audit(write(tmp_path, ["qvpic"], rows))
+    text = index.read_text(encoding="utf-8")
+    assert cells(text, "all") == ["all", "2", "2", "1/2 (50%)", "1.00", "1/2 (50%)", "1/1 (100%)", "0/1 (0%)"]
+    assert "Evidence that is documents is promoted where any page of them is" in text
+    assert "Evidence that is pages" not in text
+    page = (index.parent / "1.html").read_text(encoding="utf-8")
+    assert "evidence not promoted" in page
+    assert "There is evidence that retrieval missed." in page
+
+
 def test_an_answer_that_failed_is_wrong() -> None:
     assert not audited(example("a"), answered("a", "m", error="too long")).right
     assert not audited(example("a"), answered("a", "m", 0.9)).right
@@ -160,6 +201,20 @@ def test_most_takes_from_methods_in_turn(tmp_path: Path) -> None:
     only = write_audit(folder, tmp_path / "one", method="qvpic@72-144").read_text(encoding="utf-8")
     assert "10 of 10 wrong answers" in only
     assert not write_audit(folder, tmp_path / "none", most=0).with_name("1.html").exists()
+
+
+def test_pages_of_an_earlier_audit_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    route = (routed(0, promoted=True, rank=0),)
+    rows: list[Any] = [row for n in range(12) for row in (example(f"e{n}"), _wrong(f"e{n}", route=route))]
+    folder = write(tmp_path / "run", ["qvpic"], rows)
+    out = write_audit(folder, most=10**24).parent
+    assert {path.name for path in out.iterdir()} == {"index.html", *(f"{n:02}.html" for n in range(1, 13))}
+    for name in ("2024.html", "3.html", "mine.html", "1.htm", "0.html"):
+        (out / name).write_text("<title>Mine</title>")
+    (out / "99.html").mkdir()
+    write_audit(folder, most=2)
+    mine = {"2024.html", "3.html", "mine.html", "1.htm", "0.html", "99.html"}
+    assert {path.name for path in out.iterdir()} == {"index.html", "1.html", "2.html", *mine}
 
 
 def test_methods_without_routes_are_counted(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from qvpic_rag.evaluation.naming import MethodName, defaults, media, reference
 from qvpic_rag.evaluation.records import OfflineCost, Served
 from qvpic_rag.evaluation.rundir import RunFolder
 from qvpic_rag.evaluation.tables import Estimate, Run, method_figures, percentile, served_figures
+from qvpic_rag.evaluation.wording import claim_sentence
 from tests.evaluation.runs import answered, example, routed, scored, timed, write
 
 
@@ -62,6 +64,20 @@ def test_options_of_qvpic() -> None:
 def test_defaults_are_named_once() -> None:
     names = ["qvpic+alpha=0.650+budget=4", "qvpic", "qvpic@72-144", "qvpic+alpha=0.5", "qvpic/prefix-free", "full@72"]
     assert [each.name for each in defaults(map(MethodName.read, names))] == ["qvpic", "qvpic@72-144"]
+
+
+@pytest.mark.parametrize("option", ["token_budget=500", "alpha=0.5", "budget=2", "router=hybrid", "anything=1"])
+def test_an_option_beside_the_defaults_is_another_method(tmp_path: Path, option: str) -> None:
+    other = f"qvpic+{option}"
+    read = MethodName.read(other)
+    assert not read.is_qvpic()
+    assert not read.is_qvpic(medium=None)
+    assert defaults([read]) == []
+    if option.partition("=")[0] not in ("alpha", "budget", "router"):
+        assert not read.is_qvpic(alpha=None, budget=None, router=None), "no cell of the map of alpha and budget"
+    scores = {"full@72": [1.0] * 4, "pic@72/prefix-free": [0.0] * 4, "qvpic": [0.5] * 4, other: [0.75] * 4}
+    run = load(scored(tmp_path, scores, dict.fromkeys(scores, 5.0)))
+    assert {each.first for each in claims(run)} == {"qvpic"}
 
 
 def test_conditionings_are_ordered_from_nothing_to_native() -> None:
@@ -157,9 +173,19 @@ def test_percentiles_of_callers(tmp_path: Path) -> None:
     rows += [Served("b", 16, "a", 0.0, 1.0, 2.0), Served("a", 4, "a", 0.0, 7.0, 8.0)]
     found = served_figures(load(write(tmp_path, ["b", "a"], rows)))
     assert [(each.method, each.callers, each.n) for each in found] == [("b", 4, 101), ("b", 16, 1), ("a", 4, 1)]
-    assert found[0].ttft == pytest.approx((50, 95, 99))
-    assert found[0].total == pytest.approx((100, 190, 198))
-    assert found[1].ttft == (1, 1, 1)
+    assert found[0].ttft == pytest.approx((50, 95, 99, 100))
+    assert found[0].total == pytest.approx((100, 190, 198, 200))
+    assert found[1].ttft == (1, None, None, 1)
+    assert [each.at_once for each in found] == [True, False, False]
+
+
+@pytest.mark.parametrize(("count", "shown"), [(1, 2), (19, 2), (20, 3), (99, 3), (100, 4)])
+def test_percentiles_need_requests_above_them(tmp_path: Path, count: int, shown: int) -> None:
+    rows = [Served("m", 1, f"e{n}", 0.0, float(n), float(n)) for n in range(count)]
+    [found] = served_figures(load(write(tmp_path, ["m"], rows)))
+    for values in (found.ttft, found.total):
+        assert len([each for each in values if each is not None]) == shown
+        assert values[-1] == count - 1
 
 
 def test_claims(tmp_path: Path) -> None:
@@ -182,6 +208,19 @@ def test_claims(tmp_path: Path) -> None:
         ("QV-PIC beats naive caching", "qvpic", "pic@72/prefix-free"): ("seen", 0.7),
         ("QV-PIC's first token comes before full prefill's", "qvpic", "full@72"): ("seen", 60.0),
     }
+
+
+def test_a_claim_rests_on_the_groups_of_its_own_pair(tmp_path: Path) -> None:
+    methods = ["full@72", "pic@72/prefix-free", "qvpic"]
+    rows: list[Any] = [example(f"e{n}", f"g{n // 2}") for n in range(40)]
+    rows += [answered(f"e{n}", method) for n in range(40) for method in methods[::2]]
+    rows += [answered(f"e{n}", methods[1]) for n in range(24)]
+    for n in range(6):
+        rows += timed(f"e{n}", "qvpic", [1.0]) + timed(f"e{n + 2}", "full@72", [2.0])
+    found = {each.unit: each for each in claims(load(write(tmp_path, methods, rows)))}
+    assert (found["F1"].n, found["F1"].groups, found["ms"].n, found["ms"].groups) == (24, 12, 4, 2)
+    assert "rough" not in claim_sentence(found["F1"])
+    assert claim_sentence(found["ms"]).endswith("; only 2 groups, so the interval is rough).")
 
 
 def test_one_group_tells_nothing(tmp_path: Path) -> None:

@@ -142,12 +142,24 @@ def test_a_run_that_goes_on(tmp_path: Path) -> None:
 
 def test_callers_and_offline_work(tmp_path: Path) -> None:
     rows: list[Any] = [example("a"), answered("a", "qvpic"), OfflineCost("g", "qvpic", 2, 3.0, 5_000_000)]
-    rows += [Served("qvpic", 4, "a", 1.0, 25.0, 150.0)]
+    rows += [Served("qvpic", 1, "a", 1.0, 25.0, 150.0)]
     report = write_report(write(tmp_path, ["qvpic"], rows))
     assert headings(report) == [*ALWAYS, "Several callers at once", "Ahead of questions"]
     text = report.read_text(encoding="utf-8")
-    assert "| qvpic | 4 | 1 | 25.0 | 25.0 | 25.0 | 150 | 150 | 150 |" in text
+    assert "| qvpic | 1 | 1 | 25.0 | - | - | 25.0 | 150 | - | - | 150 |" in text
     assert "| qvpic | 1.500 | 2.5 MB |" in text
+    assert "Left out" not in text
+
+
+@pytest.mark.parametrize("requests", [1, 3, 4, 16])
+def test_callers_that_were_never_at_once_are_not_shown(tmp_path: Path, requests: int) -> None:
+    rows: list[Any] = [example("a"), answered("a", "m")]
+    rows += [Served("m", callers, f"e{n}", 0.0, 1.0, 2.0) for callers in (4, 16) for n in range(requests)]
+    text = write_report(write(tmp_path, ["m"], rows)).read_text(encoding="utf-8")
+    for callers in (4, 16):
+        assert (f"| m | {callers} | {requests} |" in text) == (callers <= requests)
+        assert (f"m with {callers} callers ({requests})" in text) == (callers > requests)
+    assert ("| method | callers |" in text) == (requests >= 4)
 
 
 def test_by_kind(tmp_path: Path) -> None:
@@ -166,10 +178,74 @@ def test_several_models(tmp_path: Path) -> None:
         run(tmp_path / name, SWEEP)
     report = write_report(tmp_path)
     found = headings(report)
-    assert found[:3] == ["Across models", "demo", "What was run"]
+    assert found[:3] == ["Across models", "demo, run 1", "What was run"]
     assert found.count("Quality and time") == 2
     expected = {"models.png", "1-resolutions.png", "1-times.png", "2-resolutions.png", "2-times.png"}
     assert check_pictures(report) == expected
+
+
+def test_runs_of_one_kind_are_compared_without_a_warning(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        rows = [row for n in range(3) for row in (example(f"e{n}", f"g{n}"), answered(f"e{n}", "full@72"))]
+        rows += [answered(f"e{n}", "qvpic") for n in range(3)]
+        write(tmp_path / name, ["full@72", "qvpic"], rows, model__name=name, model__fingerprint=name)
+    text = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "## Across models" in text
+    assert "differ in more" not in text
+
+
+@pytest.mark.parametrize(
+    ("differing", "setting", "asked"),
+    [
+        ({"suite__name": "folder"}, "suite name | facts | folder", True),
+        ({"suite__prompts": "glyph"}, "suite prompts | bare | glyph", True),
+        ({"suite__top_k": 8}, "suite top_k | none | 8", True),
+        ({"seed": 1}, "seed | 0 | 1", True),
+        ({"model__dtype": "bfloat16"}, "model dtype | float32 | bfloat16", False),
+        ({"environment__cores": 8}, "environment cores | 2 | 8", False),
+        ({"max_new_tokens": 3000}, "max_new_tokens | none | 3000", False),
+        ({"embedder": "other"}, "embedder | demo | other", False),
+        ({}, "questions asked | 3 | 2", True),
+    ],
+)
+def test_in_what_runs_differ_is_said(tmp_path: Path, differing: dict[str, Any], setting: str, asked: bool) -> None:
+    for name, values, count in (("a", {}, 3), ("b", differing, 3 if differing else 2)):
+        rows: list[Any] = [example(f"e{n}", f"g{n}") for n in range(count)]
+        rows += [answered(f"e{n}", method) for n in range(count) for method in ("full@72", "qvpic")]
+        write(tmp_path / name, ["full@72", "qvpic"], rows, model__name=name, **values)
+    text = write_report(tmp_path).read_text(encoding="utf-8").replace("\\", "")
+    across = text[: text.index("What was run")]
+    assert f"| {setting} |" in across
+    assert "The runs differ in more than the model" in across
+    assert ("did not ask the same questions" in across) == asked
+    suites = differing.get("suite__name") is not None
+    assert ("| a (facts) |" in across, "| b (folder) |" in across) == (suites, suites)
+
+
+def test_plots_of_an_earlier_report_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run(tmp_path / "runs" / name, SWEEP)
+    out = tmp_path / "out"
+    write_report(tmp_path / "runs", out)
+    assert (out / "plots" / "2-times.png").exists()
+    others = ["mine.png", "1-mine.png", "2-times.png.bak", "0-times.png", "times.png", "1-ablation-.png", "notes.txt"]
+    for name in others:
+        (out / "plots" / name).write_text("mine")
+    (out / "plots" / "3-times.png").mkdir()
+    write_report(run(tmp_path / "one", CONDITIONING), out)
+    kept = {path.name for path in (out / "plots").iterdir()}
+    assert kept == {*others, "3-times.png", "1-conditioning.png", "1-times.png"}
+
+
+def test_all_names_of_plots_are_known(tmp_path: Path) -> None:
+    methods = list(dict.fromkeys([*CONDITIONING, *SWEEP, *ABLATION, *SENSITIVITY]))
+    methods += ["qvpic+router=hybrid", "qvpic+alpha=0.5+router=hybrid"]
+    for name in ("one", "two"):
+        run(tmp_path / "runs" / name, methods)
+    write_report(tmp_path / "runs", tmp_path / "out")
+    assert len(list((tmp_path / "out" / "plots").iterdir())) > 12
+    write_report(run(tmp_path / "plain", ["full@72"]), tmp_path / "out")
+    assert list((tmp_path / "out" / "plots").iterdir()) == []
 
 
 def test_names_from_outside_are_text(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,7 @@ def test_what_is_no_record_is_named(tmp_path: Path, line: bytes, message: str) -
         ({"evidence": [1]}, "evidence must be places in its pages"),
         ({"evidence": ["0"]}, "evidence must be places in its pages"),
         ({"pages": [{"lines": []}]}, "a page must have lines, text, source, number"),
-        ({"pages": [{**page().__dict__, "lines": [1]}]}, "the lines of a page must be texts"),
+        ({"pages": [{**page().__dict__, "lines": [1]}]}, "a page must have lines, text"),
         ({"answers": "yes"}, "answers must be tuple"),
     ],
 )
@@ -200,6 +201,139 @@ def test_a_damaged_example_is_named(change: dict[str, Any], message: str) -> Non
     line = json.dumps({**example().to_dict(), **change}).encode()
     with pytest.raises(InputError, match=message):
         record(Example, line, "here")
+
+
+ROWS: list[Any] = [
+    example(evidence=(0,)), answered("a", "m", route=(routed(0, promoted=True, rank=0),)), *timed("a", "m", [1.0]),
+    OfflineCost("g", "m", 2, 0.5, 100), Served("m", 4, "a", 1.0, 2.0, 3.0),
+]  # fmt: skip
+
+
+def numbers(values: Any, name: str = "") -> Iterator[tuple[dict[str, Any], str]]:
+    """Each number in a record: what holds it, and its name there."""
+    for each in values if isinstance(values, list | tuple) else [values]:
+        if isinstance(each, dict):
+            for key, value in each.items():
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    yield each, key
+                yield from numbers(value)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row).__name__)
+@pytest.mark.parametrize("bad", ["-1", "-0.5", "1e999", "-1e999", "1" * 400, "true", "NaN", '"1"', "[]", "2.0e"])
+def test_a_number_that_cannot_be_is_named(row: Any, bad: str) -> None:
+    count = len(list(numbers(row.to_dict())))
+    assert count
+    for place in range(count):
+        values = json.loads(json.dumps(row.to_dict()))
+        holder, name = list(numbers(values))[place]
+        holder[name] = "BAD"
+        if name == "score" and bad in ("-1", "-0.5"):
+            continue  # of vectors that point away from each other
+        with pytest.raises(InputError) as caught:
+            record(type(row), json.dumps(values).replace('"BAD"', bad).encode(), "file, line 3")
+        assert str(caught.value).startswith("file, line 3")
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"f1": 1.01}, "f1 must be 0 to 1, not 1.01"),
+        ({"em": 2}, "em must be 0 to 1, not 2"),
+        ({"total": -1e-9}, "total must be 0 or more"),
+        ({"route": [{**routed(0, promoted=True, rank=0), "dpi": 23}]}, "dpi must be 24 to 600, not 23"),
+        ({"route": [{**routed(0, promoted=True, rank=0), "dpi": 601}]}, "dpi must be 24 to 600, not 601"),
+    ],
+)
+def test_a_number_out_of_its_range_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        record(Answered, json.dumps({**answered("a", "m").to_dict(), **change}).encode(), "here")
+
+
+def test_numbers_at_the_ends_of_their_ranges_pass() -> None:
+    for value in (0, 1):
+        row = answered("a", "m", float(value), ttft=0.0, kv_bytes=2**63 - 1)
+        assert record(Answered, json.dumps(row.to_dict()).encode(), "here") == row
+    for dpi in (24, 600, None):
+        row = answered("a", "m", route=({**routed(0, promoted=True, rank=0), "dpi": dpi, "score": -0.5},))
+        assert record(Answered, json.dumps(row.to_dict()).encode(), "here") == row
+
+
+def test_what_was_missed_is_known(tmp_path: Path) -> None:
+    rows = [example("a", evidence=(), missed=True, evidence_all=False), example("b", evidence=(0,), missed=True)]
+    assert list(RunFolder.open(write(tmp_path, ["m"], rows)).rows("examples")) == rows
+    for change, message in (({"evidence": None}, "not known cannot be missed"), ({"missed": 1}, "missed must be bool")):
+        line = json.dumps({**rows[0].to_dict(), **change}).encode()
+        with pytest.raises(InputError, match=message):
+            record(Example, line, "here")
+
+
+NESTED = [b"[" * 200_000, b'{"a":' * 200_000, b"[" * 200_000 + b"]" * 200_000]
+
+
+@pytest.mark.parametrize("deep", NESTED, ids=["lists", "objects", "closed"])
+def test_deep_nesting_is_one_sentence(tmp_path: Path, deep: bytes) -> None:
+    write(tmp_path, ["m"], [])
+    (tmp_path / "answers.jsonl").write_bytes(b'{"route": ' + deep + b"}\n")
+    with pytest.raises(InputError, match=r"answers.jsonl, line 1 is not valid JSON"):
+        list(RunFolder.open(tmp_path).rows("answers"))
+    (tmp_path / "run.json").write_bytes(deep)
+    for use in (RunFolder.open, lambda path: RunFolder.create(path, settings(["m"]))):
+        with pytest.raises(InputError, match=r"run.json cannot be read \(its values are nested too deeply\)"):
+            use(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["run.json", "examples.jsonl", "answers.jsonl"])
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_what_is_no_file_is_refused_at_once(tmp_path: Path, name: str, kind: str) -> None:
+    write(tmp_path, ["m"], [])
+    (tmp_path / name).unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(tmp_path / name)
+    else:
+        (tmp_path / name).mkdir()
+
+    def read(path: Path) -> None:
+        folder = RunFolder.open(path)
+        list(folder.rows("examples"))
+        list(folder.rows("answers"))
+
+    for use in (read, lambda path: RunFolder.create(path, settings(["m"]))):
+        with pytest.raises(InputError, match=f"{name} is not a regular file"):
+            use(tmp_path)
+
+
+def test_settings_that_could_not_be_read_again_are_not_written(tmp_path: Path) -> None:
+    for seed in (10**400, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="settings could not be read again"):
+            RunFolder.create(tmp_path / "run", settings(["m"], seed=seed))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"environment": value} for value in (None, 3, "x", ["x"])
+    ] + [
+        {"model": {"name": "demo", "profile": value}} for value in (3, "glyph", ["x"], {}, {"dpi": 1}, True)
+    ] + [
+        {"format": value} for value in (True, "1", 1.0, 0, -1, None)
+    ] + [
+        {"suite": {"name": 3}}, {"suite": "facts"}, {"model": {"name": None}}, {"model": []}, {"methods": "qvpic"},
+        {"methods": [None]}, {"embedder": 3}, {"preset": []}, {"seed": "0"}, {"seed": True}, {"started": 3},
+    ],
+)  # fmt: skip
+def test_settings_of_wrong_types_are_one_sentence(tmp_path: Path, change: dict[str, Any]) -> None:
+    write(tmp_path, ["m"], [])
+    held = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**held, **change}))
+    for use in (RunFolder.open, lambda path: RunFolder.create(path, settings(["m"]))):
+        with pytest.raises(InputError) as caught:
+            use(tmp_path)
+        assert str(tmp_path / "run.json") in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_fields_with_defaults_may_be_missing() -> None:
@@ -241,7 +375,7 @@ def test_a_folder_opened_for_reading_is_not_written(tmp_path: Path) -> None:
         ("[]", "does not describe a run"),
         ('{"format": 2}', "newer qvpic-rag"),
         ('{"format": 1}', "has no suite"),
-        ('{"format": 1, "suite": {}, "model": {}, "methods": [1]}', "a method that is no name"),
+        ('{"format": 1, "suite": {}, "model": {}, "methods": [1]}', r"methods cannot be \[1\]"),
     ],
 )
 def test_damaged_settings_are_refused(tmp_path: Path, content: str, message: str) -> None:
@@ -258,6 +392,8 @@ def test_runs_below(tmp_path: Path) -> None:
         runs_below(tmp_path / "nowhere")
     for name in ("b", "a"):
         write(tmp_path / name, ["m"], [])
+    with pytest.raises(InputError, match=r"run.json is a file; name the folder that holds the run, such as .*/a\.$"):
+        runs_below(tmp_path / "a" / "run.json")
     (tmp_path / "plots").mkdir()
     assert [folder.path.name for folder in runs_below(tmp_path)] == ["a", "b"]
     assert [folder.path.name for folder in runs_below(tmp_path / "a")] == ["a"]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qvpic_rag.errors import InputError
-from qvpic_rag.evaluation.scoring import SCORINGS, Score, bare_answer, normalise, score, token_f1
+from qvpic_rag.evaluation.scoring import SCORINGS, Score, bare_answer, normalise, plain, score, token_f1
 
 LAW = settings(deadline=None, derandomize=True)
 # Words that collide often, and what normalisation is about.
@@ -89,6 +89,39 @@ def test_normalised_text_stays_as_it_is(text: str) -> None:
     assert not set(once.split()) & {"a", "an", "the"}
 
 
+@given(text=st.one_of(TEXT, st.text("\"'`.!? aB\u201c\u201d\u0301e", max_size=8)))
+@LAW
+def test_plain_text_stays_as_it_is_and_equal_texts_share_all_words(text: str) -> None:
+    once = plain(text)
+    assert plain(once) == once
+    assert bool(once) == bool(text.strip())
+    if once:
+        assert score(once, [text], "plain") == Score(1, 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("1.5", "15"), ("-5", "5"), ("C", "C++"), ("A", "B"), ("A", "The"), ("3,000", "3.000"), ("1/2", "12"),
+        ("$5", "5"), ("a.b", "ab"), ("#1", "1"), ("10%", "10"), ("<5", ">5"), ("thé", "the"),
+    ],
+)  # fmt: skip
+def test_plain_keeps_what_tells_answers_apart(one: str, other: str) -> None:
+    for text, answer in ((one, other), (other, one)):
+        assert score(text, [answer], "plain") == Score(0, 0)
+    for text in (one, other):
+        for said in (
+            text,
+            f"{text}.",
+            f'"{text}"',
+            f" {text.upper()} ",
+            f"\u201c{text}!\u201d",
+            f"'{text}'.",
+            f"`{text}`",
+        ):
+            assert score(said, [text], "plain") == Score(1, 1), said
+
+
 @pytest.mark.parametrize(
     ("text", "answers", "scoring", "f1", "em"),
     [
@@ -106,6 +139,14 @@ def test_normalised_text_stays_as_it_is(text: str) -> None:
         ("KX-12", ["kx12"], "exact", 1, 0),
         (" KX-12\n", ["KX-12"], "exact", 1, 1),
         ("not stated", ["not stated"], "exact", 1, 1),
+        ("It is 1.5", ["1.5"], "plain", 0.5, 0),
+        ("  the\nEiffel  TOWER! ", ["The Eiffel Tower"], "plain", 1, 1),
+        ("Eiffel Tower", ["The Eiffel Tower"], "plain", 0.8, 0),
+        ("STRASSE", ["stra\xdfe"], "plain", 1, 1),
+        ("cafe\u0301", ["Caf\xe9"], "plain", 1, 1),
+        ('"a" or "b"', ['a" or "b'], "plain", 1 / 3, 0),
+        ("...", ["."], "plain", 0, 0),
+        ("", ["x"], "plain", 0, 0),
     ],
 )
 def test_known_scores(text: str, answers: list[str], scoring: str, f1: float, em: float) -> None:
@@ -140,5 +181,7 @@ def test_thinking_is_not_the_first_line() -> None:
 def test_what_cannot_be_scored() -> None:
     with pytest.raises(InputError, match="where none is right"):
         score("Paris", [], "longbench")
-    with pytest.raises(InputError, match="scoring must be one of exact, longbench, longbench-first-line, not 'f1'"):
+    with pytest.raises(
+        InputError, match="scoring must be one of exact, longbench, longbench-first-line, plain, not 'f1'"
+    ):
         score("Paris", ["Paris"], "f1")

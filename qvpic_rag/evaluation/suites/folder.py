@@ -33,7 +33,7 @@ class _Asked:
     number: int
     question: str
     answers: tuple[str, ...]
-    evidence: frozenset[str] | None  # sources of documents
+    evidence: frozenset[str] | None  # sources of documents, of which all are needed
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Folder:
     questions : str
         A JSONL file of objects with ``question``, ``answer`` or ``answers`` (a text, or a list of texts), and, where
         it is known, ``evidence``: the document, or list of documents, that the answer follows from, each by its path or
-        the end of it. Or a CSV file with a header of the same names, several answers or documents separated by ``|``.
+        as much of its end as no other document has. Or a CSV file with a header of the same names, several answers or
+        documents separated by ``|``.
     documents : str | tuple[str, ...]
         Files, folders and patterns as ``qvpic ingest`` takes them; files in folders that cannot be read are left out.
     top_k : int
@@ -96,9 +97,10 @@ class Folder:
         vectors = reader.embedder.encode([each.question for each in asked], query=True)
         for each, vector in zip(asked, vectors, strict=True):
             places = index.search(vector, self.top_k)[0].tolist()
-            evidence = None
+            evidence, missed = None, False
             if each.evidence is not None:
                 evidence = tuple(at for at, place in enumerate(places) if sources[place] & each.evidence)
+                missed = not each.evidence <= set().union(*(sources[place] for place in places))
             yield Example(
                 id=f"q{each.number}",
                 group=f"q{each.number}",
@@ -109,8 +111,10 @@ class Folder:
                 query=each.question,
                 answers=each.answers,
                 evidence=evidence,
-                scoring="longbench",
+                scoring="plain",
                 max_new_tokens=_LONGEST,
+                missed=missed,
+                evidence_all=False,  # which pages of a document state it is not known
             )
 
     def _pages(self, reader: Paginator) -> tuple[list[Page], list[set[str]]]:
@@ -161,38 +165,50 @@ class Folder:
         answers = row.texts("answer" if "answer" in row.values else "answers")
         evidence = None
         if row.values.get("evidence") is not None:
-            evidence = frozenset(source for name in row.texts("evidence") for source in self._sources(row, name))
+            evidence = frozenset(self._source(row, name) for name in row.texts("evidence"))
         return _Asked(number, row.text("question"), answers, evidence)
 
-    def _sources(self, row: Row, name: str) -> list[str]:
+    def _source(self, row: Row, name: str) -> str:
         wanted = Path(name).as_posix()
-        found = [each.source for each in self._documents if f"/{each.source}".endswith(f"/{wanted}")]
+        sources = dict.fromkeys(each.source for each in self._documents)
+        found = [source for source in sources if f"/{source}".endswith(f"/{wanted}")]
+        if wanted in found:
+            return wanted
         if not found:
             raise row.wrong(f"no document is called {name!r}")
-        return found
+        if len(found) > 1:
+            raise row.wrong(f"{name!r} may be {' or '.join(map(repr, found))}; write more of its path")
+        return found[0]
 
 
 def _csv_rows(data: bytes, source: str) -> Iterator[Row]:
     """Rows as they would stand in a JSONL file; a cell that is empty is not there."""
-    reader = csv.reader(io.StringIO(decode(data, source), newline=""), strict=True)
     header: list[str] | None = None
+    for number, cells in _csv_cells(decode(data, source), source):
+        where = f"{source}, line {number}"
+        if not any(cell.strip() for cell in cells):
+            continue
+        if header is None:
+            header = [cell.strip() for cell in cells]
+            if "question" not in header or len(set(header)) < len(header):
+                raise InputError(f"{where}: the header must name the columns, such as question,answer,evidence.")
+            continue
+        if len(cells) != len(header):
+            raise InputError(f"{where}: there are {len(cells)} cells for {len(header)} columns.")
+        values: dict[str, Any] = {name: cell.strip() for name, cell in zip(header, cells, strict=True) if cell.strip()}
+        for name in values.keys() - {"question"}:
+            values[name] = [part.strip() for part in values[name].split("|")]
+        yield Row(where, values)
+
+
+def _csv_cells(text: str, source: str) -> list[tuple[int, list[str]]]:
+    """The cells of each row, and the line that it ends on."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    limit = csv.field_size_limit()  # the whole process's, so it is put back
     try:
-        for cells in reader:
-            where = f"{source}, line {reader.line_num}"
-            if not any(cell.strip() for cell in cells):
-                continue
-            if header is None:
-                header = [cell.strip() for cell in cells]
-                if "question" not in header or len(set(header)) < len(header):
-                    raise InputError(f"{where}: the header must name the columns, such as question,answer,evidence.")
-                continue
-            if len(cells) != len(header):
-                raise InputError(f"{where}: there are {len(cells)} cells for {len(header)} columns.")
-            values: dict[str, Any] = {
-                name: cell.strip() for name, cell in zip(header, cells, strict=True) if cell.strip()
-            }
-            for name in values.keys() - {"question"}:
-                values[name] = [part.strip() for part in values[name].split("|")]
-            yield Row(where, values)
+        csv.field_size_limit(max(limit, len(text)))
+        return [(reader.line_num, cells) for cells in reader]
     except csv.Error as error:
         raise InputError(f"{source}, line {reader.line_num}: this is no CSV ({error}).") from error
+    finally:
+        csv.field_size_limit(limit)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from reprlib import repr as shown
 from typing import Any
 
 from qvpic_rag.errors import InputError
+from qvpic_rag.evaluation.strict_json import strict_json
 
 __all__ = ["Row", "json_rows"]
 
@@ -61,15 +61,15 @@ def json_rows(data: bytes, source: str) -> Iterator[Row]:
     Raises
     ------
     InputError
-        A line is no JSON object.
+        A line is no JSON object, or has a key twice.
     """
     for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
         if not line.strip():
             continue
         where = f"{source}, line {number}"
         try:
-            values = json.loads(line.decode("utf-8"))
-        except ValueError as error:  # not UTF-8, or not JSON
+            values = strict_json(line)
+        except ValueError as error:  # not UTF-8, or not JSON as it should be
             raise InputError(f"{where}: this is no JSON object in UTF-8 ({error}).") from error
         if not isinstance(values, dict):
             raise InputError(f"{where}: a JSON object is needed, not {type(values).__name__}.")

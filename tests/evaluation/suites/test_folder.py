@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def test_questions_get_their_nearest_pages(folder: Path) -> None:
     assert (first.id, first.group, first.kind) == ("q1", "q1", "")
     assert (first.before, first.after, first.query) == ("", "Where does Ben live?", "Where does Ben live?")
     assert (first.answers, second.answers) == (("Oslo",), ("seven", "7"))
-    assert (first.scoring, first.tags, first.cut) == ("longbench", (), False)
+    assert (first.scoring, first.tags, first.cut) == ("plain", (), False)
     # Three pages: two of Rome, and one that two documents hold and that is there once, as in a bank.
     assert len(first.pages) == len(second.pages) == 3
     assert first.pages[0].text == "Ben lives in Oslo."
@@ -71,7 +72,43 @@ def test_top_k(folder: Path) -> None:
     assert one.evidence == (0,)
     assert [every.pages[place].source for place in every.evidence or ()] == ["docs/cities/rome.txt"] * 2
     other = examples(objects({"question": "Ben lives in Oslo", "answer": "x", "evidence": "rome.txt"}), top_k=1)[0]
-    assert other.evidence == ()  # retrieval missed it
+    assert (other.evidence, other.missed) == ((), True)
+
+
+def test_evidence_that_retrieval_missed_is_known(folder: Path) -> None:
+    asked = {"question": "Ben lives in Oslo", "answer": "x"}
+    evidences: list[tuple[Any, bool, bool]] = [
+        (None, False, False),
+        ("oslo.md", False, False),
+        ("rome.txt", True, False),
+        (["rome.txt", "oslo.md"], True, False),
+        (["same.txt", "oslo.md"], False, False),
+    ]
+    for evidence, missed, all_of_it in evidences:
+        for top_k in (1, 8):
+            [found] = examples(objects({**asked, "evidence": evidence}), top_k=top_k)
+            assert (found.missed, found.evidence_all) == (missed and top_k == 1, all_of_it)
+            assert (found.evidence is None) == (evidence is None)
+
+
+def test_an_evidence_name_that_fits_several_documents_is_refused(folder: Path) -> None:
+    for name, text in (("x/n.txt", "One."), ("y/n.txt", "Two."), ("n.txt", "Three.")):
+        path = Path("docs/deep") / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def asked(evidence: Any) -> str:
+        return "\n" + objects({"question": "Who?", "answer": "Ada", "evidence": evidence})
+
+    for evidence in ("n.txt", ["x/n.txt", "n.txt"]):
+        with pytest.raises(InputError) as caught:
+            examples(asked(evidence))
+        assert str(caught.value).startswith("asked.jsonl, line 2: 'n.txt' may be 'docs/deep/n.txt' or 'docs/deep/x/")
+        assert "docs/deep/y/n.txt" in str(caught.value)
+    # More of the path tells them apart; a whole path is one document's, whatever others end in.
+    for evidence in ("x/n.txt", "deep/n.txt", "docs/deep/n.txt", "./docs/deep/y/n.txt"):
+        assert not examples(asked(evidence))[0].missed
+        assert not examples(asked(evidence), documents=["docs", "docs/deep"])[0].missed
 
 
 def test_evidence_is_any_document_that_holds_the_page(folder: Path) -> None:
@@ -92,6 +129,17 @@ def test_csv(folder: Path) -> None:
         "Ada",
         "Ben",
     )
+
+
+def test_a_long_cell_is_read(folder: Path) -> None:
+    limit = csv.field_size_limit()
+    question = "Who? " * 100_000
+    assert examples(f'question,answer\n"{question}",Ada\n', "asked.csv")[0].query == question.strip()
+    assert csv.field_size_limit() == limit
+    for wrong in (f'question,answer\n"{question},Ada\n', f'question\n"{question}",Ada\n'):
+        with pytest.raises(InputError):
+            examples(wrong, "asked.csv")
+        assert csv.field_size_limit() == limit
 
 
 def test_settings_know_questions_and_documents(folder: Path) -> None:
@@ -122,6 +170,9 @@ def test_settings_know_questions_and_documents(folder: Path) -> None:
         ('{"question": "Who?", "answers": ["a", ""]}', "line 1: 'answers' must hold one text at least"),
         ('{"question": "Who?", "answer": "a", "evidnce": "x"}', "line 1: the field 'evidnce' is unknown; there are"),
         ('{"question": "Who?", "answer": "a", "evidence": "x.md"}', "line 1: no document is called 'x.md'"),
+        ('{"question": "Who?", "answer": "a", "answer": "b"}', "line 1: .*the key 'answer' stands twice in an object"),
+        ('\n{"question": ' + "[" * 100_000, "asked.jsonl, line 2: .*nested too deeply"),
+        ('{"question": "Who?", "answer": 1e999}', "line 1: .*1e999 is too large"),
         ('{"question": "Who?", "answer": "a", "evidence": "slo.md"}', "line 1: no document is called 'slo.md'"),
     ],
 )
