@@ -68,7 +68,7 @@ def run(
         typer.Option(help="Longest answer, in place of the suite's: thinking models need thousands.", min=1, max=10**6),
     ] = None,
     timed: Annotated[int, typer.Option(help="Examples whose time to first token is measured.")] = 8,
-    served: Annotated[int, typer.Option(help="Requests for each number of callers; 0: none.")] = 16,
+    served: Annotated[int, typer.Option(help="Requests for each number of callers, P99 from 100 on; 0: none.")] = 20,
     seed: Annotated[int, typer.Option(help="facts: another one gives other documents.", min=0)] = 0,
     device: Annotated[str | None, typer.Option(help="Such as cpu or cuda:0.")] = None,
     dtype: Annotated[str | None, typer.Option(help="bfloat16, float16 or float32.")] = None,

@@ -38,7 +38,7 @@ class Plan:
 
     timed: int = 8
     repeats: int = 3
-    served: int = 16
+    served: int = 20
     callers: tuple[int, ...] = (1, 4, 16)
 
     def __post_init__(self) -> None:
