@@ -75,7 +75,7 @@ def test_what_is_left_out_is_in_the_name() -> None:
     [
         "", "full", "full@", "full@7", "full@999", "full@72/native", "full@-72", "pic@72/natives", "pic@72/dummy-0",
         "epic@72", "epic0@72", "top0@text", "top4@72", "qvpic@120-72", "qvpic@72", "qvpic+alpha=2", "qvpic+alpha=x",
-        "qvpic+speed=1", "qvpic/no", "QVPIC", " full@72",
+        "qvpic+speed=1", "qvpic/no", "QVPIC", "full @72",
     ],
 )  # fmt: skip
 def test_what_describes_no_method_is_refused_without_a_model(spec: str) -> None:
