@@ -246,8 +246,8 @@ def _served(run: Run) -> Iterator[str | Table]:
     found = served_figures(run)
     yield (
         "Times run from a request to its answer, the wait for its turn included. Methods were asked one after the "
-        "other, not in turns, so what else the machine did shows: compare methods by the first table. P95 is given from "
-        "20 requests on, P99 from 100 on."
+        "other, not in turns, so what else the machine did shows: compare methods by the first table. P95 is given "
+        "from 20 requests on, P99 from 100 on."
     )
     left_out = [f"{each.method} with {each.callers} callers ({each.n})" for each in found if not each.at_once]
     if left_out:
