@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from PIL import Image
 
+from qvpic_rag.html_page import html_page
 from qvpic_rag.records import Answer, RoutedPage
 
 __all__ = ["trace_html"]
@@ -73,28 +74,15 @@ def trace_html(question: str, answer: Answer, pictures: Mapping[str, Image.Image
 <div class="pages">
 {figures}
 </div>"""
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{_text(question)}</title>
-<style>{_STYLE}</style>
-</head>
-<body>
-<h1 dir="auto">{_text(question)}</h1>
-<p class="soft">From the bank: {usage.context_tokens} tokens ({_size(usage.kv_bytes)}). Prefilled: {usage.query_tokens}.
-Generated: {usage.output_tokens}, ended by {_text(answer.finish_reason)}.</p>
+    body = f"""<p class="soft">From the bank: {usage.context_tokens} tokens ({_size(usage.kv_bytes)}).
+Prefilled: {usage.query_tokens}. Generated: {usage.output_tokens}, ended by {_text(answer.finish_reason)}.</p>
 <div class="answer" dir="auto">{_text(answer.text) or "(empty answer)"}</div>
 {reasoning if answer.reasoning else ""}
 {"".join(f'<p class="note">{_text(note)}</p>' for note in notes)}
 <h2>Time to first token {answer.timing.ttft:.1f} ms, whole answer {answer.timing.total:.1f} ms</h2>
 {_bar(answer)}
-{pages if route.pages else ""}
-</body>
-</html>
-"""
+{pages if route.pages else ""}"""
+    return html_page(question, body, style=_STYLE)
 
 
 def _text(value: str) -> str:

@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from qvpic_rag.html_page import html_page
+
 __all__ = ["Picture", "Section", "Table", "as_html", "as_markdown", "html_table", "page"]
 
 STYLE = """
@@ -113,21 +115,7 @@ def page(title: str, body: str) -> str:
 
     ``title`` is plain text, ``body`` is HTML.
     """
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{html.escape(title)}</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<h1>{html.escape(title)}</h1>
-{body}
-</body>
-</html>
-"""
+    return html_page(title, body, style=STYLE)
 
 
 def _row(tag: str, cells: Sequence[str], texts: int) -> str:
